@@ -1,0 +1,208 @@
+"""Every error this product raises on purpose.
+
+::
+
+    FlowError                          1   something failed; the three parts below
+    ├── DeclarationError               2   a decorator or a spec is wrong; points at the line
+    │   ├── DuplicateName
+    │   ├── UnknownName                    with a did-you-mean
+    │   └── DependencyCycle
+    ├── ConfigError                    2   a connection, variable or setting is missing or wrong
+    │   ├── UnknownConnection
+    │   └── MissingSecret                  an unset variable, an unknown ``${prefix:…}``
+    ├── UsageError                     2   a command line that makes no sense
+    ├── ModuleLoadError                1   the user's module raised while it was imported
+    ├── EngineError                    1   Spark, Java or a jar
+    │   ├── JavaNotFound
+    │   ├── JavaUnsupported
+    │   ├── JarsUnavailable
+    │   └── SparkFailed                    a Java stack trace, reduced to its cause
+    ├── PlanError                      1   the load cannot be done as declared; nothing was touched
+    │   ├── SchemaMismatch                 source, declaration and live table disagree
+    │   ├── Unsupported                    this backend or path cannot do that
+    │   └── GuaranteeRefused
+    ├── LoadError                      1   the load failed; the target is as before
+    │   ├── SourceFailed                   the source's query or file
+    │   ├── RowRejected                    a value too long, out of range, null, not castable
+    │   ├── TargetFailed
+    │   └── ShrinkRefused                  a refresh would lose more rows than allowed
+    ├── PipelineLocked                 4   the same pipeline is running
+    ├── CannotConnect                  5
+    └── Interrupted                  130   Ctrl-C
+
+The number is the exit code of the command line. An error says what happened, where in the user's
+file, what state remains and what to run next; no part ever shows a secret.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.redaction import mask
+
+
+class FlowError(Exception):
+    """Base of all: ``what`` happened, ``where``, the ``state`` that remains, the ``next_step``."""
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: SourceLocation | None = None,
+        state: str | None = None,
+        next_step: str | None = None,
+    ) -> None:
+        self.what = mask(what)
+        self.where = where
+        self.state = mask(state) if state else None
+        self.next_step = mask(next_step) if next_step else None
+        super().__init__(self.what)
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.where is not None:
+            lines.append(f"  where: {self.where}")
+        if self.state:
+            lines.append(f"  state: {self.state}")
+        if self.next_step:
+            lines.append(f"  next:  {self.next_step}")
+        return "\n".join(lines)
+
+    def at(self, where: SourceLocation | None) -> FlowError:
+        """The same error, pointing at a line if it did not yet."""
+        if self.where is None:
+            self.where = where
+        return self
+
+    def to_json(self) -> dict[str, object]:
+        """For ``--output json`` and the run log."""
+        return {
+            "type": type(self).__name__,
+            "what": self.what,
+            "where": str(self.where) if self.where else None,
+            "state": self.state,
+            "next": self.next_step,
+            "exit_code": self.exit_code,
+        }
+
+
+class DeclarationError(FlowError, TypeError, ValueError):
+    """A decorator or a spec is wrong. Also a TypeError and a ValueError, as Python users expect."""
+
+    exit_code = 2
+
+
+class DuplicateName(DeclarationError):
+    pass
+
+
+class UnknownName(DeclarationError):
+    pass
+
+
+class DependencyCycle(DeclarationError):
+    pass
+
+
+class ConfigError(FlowError):
+    exit_code = 2
+
+
+class UnknownConnection(ConfigError, KeyError, LookupError):
+    __str__ = FlowError.__str__
+
+
+class MissingSecret(ConfigError, KeyError):
+    __str__ = FlowError.__str__
+
+
+class UsageError(FlowError):
+    exit_code = 2
+
+
+class ModuleLoadError(FlowError):
+    pass
+
+
+class EngineError(FlowError):
+    pass
+
+
+class JavaNotFound(EngineError):
+    pass
+
+
+class JavaUnsupported(EngineError):
+    pass
+
+
+class JarsUnavailable(EngineError):
+    pass
+
+
+class SparkFailed(EngineError):
+    pass
+
+
+class PlanError(FlowError):
+    pass
+
+
+class SchemaMismatch(PlanError):
+    pass
+
+
+class Unsupported(PlanError):
+    pass
+
+
+class GuaranteeRefused(PlanError):
+    pass
+
+
+class LoadError(FlowError):
+    pass
+
+
+class SourceFailed(LoadError):
+    pass
+
+
+class RowRejected(LoadError):
+    pass
+
+
+class TargetFailed(LoadError):
+    pass
+
+
+class ShrinkRefused(LoadError):
+    pass
+
+
+class PipelineLocked(FlowError):
+    exit_code = 4
+
+
+class CannotConnect(FlowError):
+    exit_code = 5
+
+
+class Interrupted(FlowError):
+    exit_code = 130
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`` Did you mean 'x'?`` or, with nothing close, the known names; empty when there are none."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if close:
+        return f" Did you mean '{close[0]}'?"
+    if known:
+        shown = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
+        return f" Known: {shown}."
+    return ""

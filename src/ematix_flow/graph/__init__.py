@@ -1,0 +1,1 @@
+"""The registry of what a module declared, dependencies, cycles, selectors."""

@@ -1,0 +1,42 @@
+"""Order and cycles of a dependency graph given as ``{name: its upstreams}``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+
+def find_cycle(edges: Mapping[str, Sequence[str]]) -> list[str] | None:
+    """The names of one circle, first repeated last, or None."""
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        # graphlib lists each node before the one that depends on it; we show "a → what a needs"
+        return list(reversed(error.args[1]))
+    return None
+
+
+def topological(edges: Mapping[str, Sequence[str]]) -> list[str]:
+    """Upstreams first; among equals the order of declaration."""
+    position = {name: i for i, name in enumerate(edges)}
+    sorter = TopologicalSorter(edges)
+    sorter.prepare()
+    out: list[str] = []
+    while sorter.is_active():
+        ready = sorted(sorter.get_ready(), key=lambda n: position.get(n, len(position)))
+        out.extend(ready)
+        sorter.done(*ready)
+    return out
+
+
+def downstream(edges: Mapping[str, Sequence[str]], name: str) -> set[str]:
+    """Every name that needs ``name``, directly or not."""
+    found: set[str] = set()
+    frontier = [name]
+    while frontier:
+        current = frontier.pop()
+        for node, upstreams in edges.items():
+            if current in upstreams and node not in found:
+                found.add(node)
+                frontier.append(node)
+    return found

@@ -1,0 +1,151 @@
+"""What was declared: pipelines, workflows, connections and transforms, by name.
+
+The registry in force sits in a context variable, so that two modules, threads or tests never mix.
+It owns uniqueness of names and the dependency graph; it knows nothing of how a pipeline runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.errors import DependencyCycle, DuplicateName, FlowError, UnknownName, did_you_mean
+from ematix_flow.graph.order import find_cycle, topological
+
+if TYPE_CHECKING:
+    from ematix_flow.spec.connections import Connection
+    from ematix_flow.spec.location import SourceLocation
+    from ematix_flow.spec.pipelines import PipelineSpec, TransformSpec, WorkflowSpec
+
+
+@dataclass(frozen=True)
+class DeclaredConnection:
+    """A connection that a module registered, and where."""
+
+    connection: Connection
+    where: SourceLocation | None
+
+
+@dataclass(frozen=True)
+class DeclaredPipeline:
+    """A pipeline's spec with the function and the object behind it."""
+
+    spec: PipelineSpec
+    function: Callable[..., Any]
+    handle: Any  # the api object that the user's name is bound to; the graph does not import api
+
+
+@dataclass(frozen=True)
+class DeclaredTransform:
+    spec: TransformSpec
+    function: Callable[..., Any]
+
+
+@dataclass
+class Registry:
+    """One namespace of declarations."""
+
+    connections: dict[str, DeclaredConnection] = field(default_factory=dict)
+    pipelines: dict[str, DeclaredPipeline] = field(default_factory=dict)
+    transforms: dict[str, DeclaredTransform] = field(default_factory=dict)
+    workflows: dict[str, WorkflowSpec] = field(default_factory=dict)
+
+    def add_connection(self, connection: Connection, where: SourceLocation | None) -> None:
+        """Register or replace: a later declaration of one name wins, as in a Python namespace."""
+        self.connections[connection.name] = DeclaredConnection(connection, where)
+
+    def add_pipeline(self, declared: DeclaredPipeline) -> None:
+        spec = declared.spec
+        before = self.pipelines.get(spec.name)
+        self._refuse_duplicate("pipeline", spec.name, before.spec.where if before else None, spec.where)
+        edges = {name: d.spec.depends_on for name, d in self.pipelines.items()}
+        edges[spec.name] = spec.depends_on
+        cycle = find_cycle(edges)
+        if cycle:
+            raise DependencyCycle(
+                f"pipelines depend on each other in a circle: {' → '.join(cycle)}",
+                where=spec.where,
+                next_step="remove one of these names from depends_on=",
+            )
+        self.pipelines[spec.name] = declared
+
+    def add_transform(self, declared: DeclaredTransform) -> None:
+        spec = declared.spec
+        before = self.transforms.get(spec.name)
+        self._refuse_duplicate("transform", spec.name, before.spec.where if before else None, spec.where)
+        self.transforms[spec.name] = declared
+
+    def add_workflow(self, spec: WorkflowSpec) -> None:
+        before = self.workflows.get(spec.name)
+        self._refuse_duplicate("workflow", spec.name, before.where if before else None, spec.where)
+        self.workflows[spec.name] = spec
+
+    def pipeline(self, name: str) -> DeclaredPipeline:
+        if name not in self.pipelines:
+            raise UnknownName(
+                f"no pipeline is named {name!r}.{did_you_mean(name, self.pipelines)}",
+                next_step="flow list --module <module>  shows what the module declares",
+            )
+        return self.pipelines[name]
+
+    def check(self) -> None:
+        """Everything that only shows when all of a module is known: names that nothing declares."""
+        for declared in self.pipelines.values():
+            spec = declared.spec
+            for upstream in spec.depends_on:
+                if upstream not in self.pipelines:
+                    raise self._unknown("pipeline", upstream, spec.where, f"{spec.name!r} depends on")
+            for reference in spec.transform_references:
+                if reference not in self.transforms and reference not in self.pipelines:
+                    raise self._unknown("transform", reference, spec.where, f"{spec.name!r} refers to")
+        for workflow in self.workflows.values():
+            for job in workflow.jobs:
+                if job not in self.pipelines:
+                    raise self._unknown("pipeline", job, workflow.where, f"workflow {workflow.name!r} runs")
+
+    def order(self, names: list[str] | None = None) -> list[str]:
+        """The named pipelines (all by default) with every upstream before its downstream."""
+        wanted = list(self.pipelines) if names is None else names
+        edges = {n: d.spec.depends_on for n, d in self.pipelines.items()}
+        return [name for name in topological(edges) if name in set(wanted)]
+
+    def _unknown(self, kind: str, name: str, where: SourceLocation | None, who: str) -> FlowError:
+        known = self.pipelines if kind == "pipeline" else {**self.transforms, **self.pipelines}
+        return UnknownName(f"{who} {kind} {name!r}, which is not declared.{did_you_mean(name, known)}", where=where)
+
+    @staticmethod
+    def _refuse_duplicate(
+        kind: str, name: str, before: SourceLocation | None, now: SourceLocation | None
+    ) -> None:
+        if before is None:
+            return
+        if before == now or hasattr(sys, "ps1") or "ipykernel" in sys.modules:
+            return  # a reloaded module or a cell that is run again replaces what it declared
+        raise DuplicateName(
+            f"{kind} {name!r} is declared twice; the first is at {before}",
+            where=now,
+            next_step="rename one of them, or give it another name with  name=",
+        )
+
+
+_current: ContextVar[Registry] = ContextVar("ematix_flow_registry")
+_process_default = Registry()
+
+
+def current_registry() -> Registry:
+    """The registry that declarations go to now."""
+    return _current.get(_process_default)
+
+
+@contextmanager
+def use_registry(registry: Registry) -> Iterator[Registry]:
+    """Make ``registry`` the one in force within the block: for a loader or a test."""
+    token = _current.set(registry)
+    try:
+        yield registry
+    finally:
+        _current.reset(token)

@@ -1,0 +1,47 @@
+"""Where in the user's file a thing was declared."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
+
+
+@dataclass(frozen=True)
+class SourceLocation:
+    """A file and a line; prints as ``file:line``, relative to the working directory when below it."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        try:
+            shown = os.path.relpath(self.file)
+        except ValueError:  # another drive on Windows
+            shown = self.file
+        return f"{self.file if shown.startswith('..') else shown}:{self.line}"
+
+
+def caller_location() -> SourceLocation | None:
+    """The nearest frame outside this package: the line of the user's file that called us."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        file = frame.f_code.co_filename
+        inside = os.path.realpath(file).startswith(_PACKAGE) if not file.startswith("<") else False
+        if not inside and not file.startswith("<frozen"):
+            return SourceLocation(file, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+def object_location(obj: object) -> SourceLocation | None:
+    """Where a class or function is defined; None when Python cannot tell (a notebook, ``exec``)."""
+    try:
+        file = inspect.getsourcefile(obj)  # type: ignore[arg-type]  # TypeError is handled below
+        _, line = inspect.getsourcelines(obj)  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        return None
+    return SourceLocation(file, line) if file else None

@@ -1,0 +1,61 @@
+"""Masking of secrets in anything a person or a log may see.
+
+Three layers: field names that sound secret, the password part of any URL, and the very values that
+were read from a secret place in this process. `mask` is applied to every error and log line.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+
+MASK = "***"
+
+_SECRET_SEGMENTS = frozenset({"password", "passwd", "pwd", "secret", "token", "key", "credentials"})
+_PUBLIC_FIELDS = frozenset(
+    {"message_key_column", "partition_key_prefix", "primary_key", "key_field", "natural_key"}
+)
+# userinfo may hold any character but "@" before the last "@" of the authority
+_URL_PASSWORD = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.\-]*://[^/\s:@'\"]*:)(?P<pw>[^\s'\"]+)@(?=[^\s@'\"]*)")
+_KEYWORD_PASSWORD = re.compile(
+    r"(?P<head>\b(?:password|passwd|pwd|secret|token|api_key|secret_access_key)\s*[=:]\s*)"
+    r"(?P<pw>'[^']*'|\"[^\"]*\"|[^\s,;&)'\"]+)",
+    re.IGNORECASE,
+)
+_REFERENCE = re.compile(r"^\$\{[^}]*\}$")
+
+_known: set[str] = set()
+_lock = threading.Lock()
+
+
+def is_secret_field(name: str) -> bool:
+    """Whether a field of this name holds a secret (``password``, ``sasl_plain_password``, …)."""
+    if name in _PUBLIC_FIELDS:
+        return False
+    return any(part in _SECRET_SEGMENTS for part in name.lower().split("_"))
+
+
+def remember_secret(value: str) -> None:
+    """Mask this very value from now on, wherever it turns up. Short values would mask half the text."""
+    if len(value) >= 4:
+        with _lock:
+            _known.add(value)
+
+
+def mask(text: str) -> str:
+    """The text with URL passwords, ``password=…`` pairs and remembered values replaced."""
+    for value in sorted(_known, key=len, reverse=True):
+        text = text.replace(value, MASK)
+    text = _URL_PASSWORD.sub(lambda m: f"{m['head']}{MASK}@", text)
+    return _KEYWORD_PASSWORD.sub(
+        lambda m: m[0] if m["pw"].startswith("${") else f"{m['head']}{MASK}", text
+    )
+
+
+def mask_field(name: str, value: object) -> object:
+    """The value of a connection's field as it may be shown: ``${VAR}`` references stay readable."""
+    if value is None or not isinstance(value, str) or value == "":
+        return value
+    if is_secret_field(name):
+        return value if _REFERENCE.match(value) else MASK
+    return mask(value)
