@@ -1,0 +1,285 @@
+"""The few contracts that a backend fulfils.
+
+A backend is one resolved connection. It may be a `BatchSource`, a `Target`, or both. The planner asks
+it questions that change nothing (`describe`, `inspect`, `plan_table`); the engine asks it to act, in
+the order of the commit protocol: create staging, let tasks write parts, apply in one transaction,
+drop staging. What is pickled into a Spark task is only a `Split` or a `Staging`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from ematix_flow.backends.capabilities import Capabilities
+from ematix_flow.spec.connections import Connection
+from ematix_flow.spec.pipelines import FileOptions
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.spec.watermarks import SourceRange, Watermark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+# ------------------------------------------------------------------ what a source tells the planner
+
+
+@dataclass(frozen=True)
+class SourceColumn:
+    """A column of a query's result. ``type`` is None where the source does not know (SQLite expressions)."""
+
+    name: str
+    type: DataType | None
+    native: str = ""
+
+
+@dataclass(frozen=True)
+class Query:
+    """What to read: the SQL as written, and for an incremental run the range to keep."""
+
+    sql: str
+    range: SourceRange | None = None
+
+
+class Split(Protocol):
+    """A share of a query, picklable, read inside a Spark task. Holds no open handle."""
+
+    def read(self) -> Iterator[pa.RecordBatch]: ...
+
+
+class BatchSource(ABC):
+    """A system that answers SQL with Arrow batches, read by Python tasks."""
+
+    dialect: str  # sqlglot's name of its SQL
+
+    @abstractmethod
+    def table_query(self, table: str, columns: Sequence[tuple[str, str]]) -> str:
+        """SELECT of ``(alias, source column)`` pairs from ``schema.table``, everything quoted."""
+
+    @abstractmethod
+    def describe(self, sql: str) -> tuple[SourceColumn, ...]:
+        """The columns the SQL yields, without running it. Wrong SQL raises SourceFailed."""
+
+    @abstractmethod
+    def explain(self, sql: str) -> str:
+        """Let the database check and plan the SQL; its plan as text."""
+
+    @abstractmethod
+    def split(
+        self, query: Query, wanted: Mapping[str, DataType], parallelism: int
+    ) -> AbstractContextManager[Sequence[Split]]:
+        """Splits that all see one moment of the data, valid while the context is open.
+
+        ``wanted`` are the target's types by column: a loosely typed source reads by them.
+        Each split yields batches of bounded size.
+        """
+
+
+class SparkSource(ABC):
+    """A system that Spark reads with its own readers (files, lakes); planning it needs the session."""
+
+    dialect = "spark"
+
+    @abstractmethod
+    def table_query(self, table: str, columns: Sequence[tuple[str, str]]) -> str: ...
+
+    @abstractmethod
+    def frame(self, spark: SparkSession, sql: str) -> DataFrame:
+        """The SQL as a DataFrame; the tables in it resolve under the connection."""
+
+
+# ------------------------------------------------------------------ what a target tells the planner
+
+
+@dataclass(frozen=True)
+class LiveTable:
+    """A table as it is in the target now."""
+
+    columns: tuple[ColumnSpec, ...]
+    primary_key: tuple[str, ...] = ()
+    unique: tuple[tuple[str, ...], ...] = ()
+    native: Mapping[str, str] = field(default_factory=dict)  # column -> the backend's own type text
+
+
+@dataclass(frozen=True)
+class TableChange:
+    """One step that makes the live table fit the declaration, as SQL or as words."""
+
+    action: Literal["create_schema", "create_table", "add_column", "create_folder"]
+    subject: str
+    sql: str = ""
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """What must change before a load, and what stands in its way."""
+
+    changes: tuple[TableChange, ...] = ()
+    differences: tuple[str, ...] = ()  # drift that no change above mends
+
+
+# ------------------------------------------------------------------ staging and apply
+
+
+@dataclass(frozen=True)
+class StagedPart:
+    """What one task attempt wrote; only parts whose message reached the driver are applied."""
+
+    part: str
+    rows: int
+    bytes: int
+
+
+class Staging(Protocol):
+    """Picklable handle of one attempt's staging, written from inside Spark tasks."""
+
+    def write(self, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
+        """Write all batches as ``part``; a part that fails half way is never referred to again."""
+        ...
+
+
+@dataclass(frozen=True)
+class SameDatabaseRows:
+    """Rows that the target computes itself: ``sql`` yields the declared columns in order."""
+
+    sql: str
+
+
+@dataclass(frozen=True)
+class StagedRows:
+    """Rows that tasks have written aside."""
+
+    staging: Staging
+    parts: tuple[StagedPart, ...]
+
+
+@dataclass(frozen=True)
+class Load:
+    """Everything one load of one target is about. The strategy applies ``rows`` to ``table``."""
+
+    pipeline: str
+    target: str
+    table: TableSpec  # as declared, without the load columns
+    mode: str
+    run_id: uuid.UUID
+    loaded_at: dt.datetime
+    batch_key: str | None = None  # None: the range it reads, known once the rows are there
+    range: SourceRange | None = None
+    max_shrink: float = 0.5
+    allow_empty: bool = False
+    files: FileOptions = FileOptions()
+    partition_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What the transaction did. ``duplicate`` means the ledger already held the batch: nothing done."""
+
+    rows_in: int = 0
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+    rows_unchanged: int = 0
+    watermark: Watermark | None = None
+    duplicate: bool = False
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    pipeline: str
+    target: str
+    batch_key: str
+    run_id: str
+    source_from: str | None
+    source_to: str | None
+    rows_in: int
+    rows_inserted: int
+    rows_updated: int
+    rows_deleted: int
+    committed_at: dt.datetime
+
+
+class Target(ABC):
+    """A system that a pipeline loads into."""
+
+    @abstractmethod
+    def inspect(self, table: TableSpec) -> LiveTable | None:
+        """The live table, or None when there is none."""
+
+    @abstractmethod
+    def plan_table(self, table: TableSpec, live: LiveTable | None) -> TablePlan:
+        """Compare the declaration (load columns included) with what lives."""
+
+    @abstractmethod
+    def change_table(self, table: TableSpec, plan: TablePlan) -> None:
+        """Carry out the plan's changes; safe when another process did the same a moment ago."""
+
+    @abstractmethod
+    def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> AbstractContextManager[None]:
+        """Hold the pipeline's lock on this target for the whole run; PipelineLocked when taken."""
+
+    @abstractmethod
+    def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None: ...
+
+    @abstractmethod
+    def ledger(self, pipeline: str, target: str, *, run_id: str | None = None, limit: int = 100) -> list[LedgerEntry]:
+        """Committed batches, newest first; empty when nothing was ever committed."""
+
+    @abstractmethod
+    def create_staging(self, load: Load, schema: pa.Schema) -> Staging:
+        """A place for tasks to write rows of ``schema`` (the declared columns)."""
+
+    @abstractmethod
+    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:
+        """One transaction: the strategy, the ledger row, the watermark. All or nothing."""
+
+    @abstractmethod
+    def drop_staging(self, staging: Staging) -> None: ...
+
+    @abstractmethod
+    def sweep(self, pipeline: str, target: str) -> list[str]:
+        """Drop staging that a crashed run of this pipeline left. Called while the lock is held."""
+
+    @abstractmethod
+    def run_sql(self, sql: str) -> int:
+        """One statement in its own transaction, for post-load transforms; rows affected."""
+
+
+# ------------------------------------------------------------------ the backend itself
+
+
+class Backend(ABC):
+    """One resolved connection. Opens nothing until it is asked to."""
+
+    kind: str
+    capabilities: Capabilities
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    @abstractmethod
+    def check(self) -> str:
+        """Connect for real and say to what (product and version). CannotConnect when it fails."""
+
+    @abstractmethod
+    def identity(self) -> str:
+        """Equal for two connections exactly when they reach the same database."""
+
+    def source(self) -> BatchSource | SparkSource | None:
+        return None
+
+    def target(self) -> Target | None:
+        return None
+
+    def query(self, sql: str, limit: int | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Column names and at most ``limit`` rows: for the ``conn`` that a pipeline's function gets."""
+        from ematix_flow.errors import Unsupported
+
+        raise Unsupported(f"a {self.kind} connection cannot be queried from a pipeline's function")

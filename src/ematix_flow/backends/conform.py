@@ -1,0 +1,153 @@
+"""Arrow batches made to fit a declared table, value by value, inside the task that reads them.
+
+The same rules for every source and target: nothing is cut, wrapped or silently nulled. A value that
+does not fit stops the load with an error that names the column, the row and the value.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.errors import RowRejected
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SHOWN = 80
+
+
+def conform(batch: pa.RecordBatch, table: TableSpec, offset: int = 0) -> pa.RecordBatch:
+    """The batch with exactly the declared columns, in order and of their types.
+
+    ``offset`` is how many rows came before, so that an error can count from the start of the split.
+    """
+    import pyarrow as pa
+
+    arrays = [_column(batch.column(c.name), c, offset) for c in table.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=table.arrow_schema())
+
+
+def _column(array: pa.Array, column: ColumnSpec, offset: int) -> pa.Array:
+    if not column.nullable and array.null_count:
+        _reject(column, array, array.is_null(), offset, "is null, and the column takes no nulls")
+    out = _cast(array, column, offset)
+    if not column.nullable and out.null_count:
+        _reject(column, array, out.is_null(), offset, "is null, and the column takes no nulls")
+    if column.type.kind == "string":
+        _check_length(out, column, offset)
+    return out
+
+
+def _cast(array: pa.Array, column: ColumnSpec, offset: int) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.types as t
+
+    wanted = column.type.arrow()
+    if array.type == wanted:
+        return array
+    if t.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    try:
+        if column.type.kind == "boolean" and t.is_integer(array.type):
+            return _zero_or_one(array, column, offset)
+        if t.is_nested(array.type) and wanted == pa.string():
+            return _as_json(array)
+        if t.is_timestamp(array.type) and t.is_timestamp(wanted):
+            return _timestamp(array, wanted)
+        if t.is_decimal(wanted) and (t.is_integer(array.type) or t.is_floating(array.type)):
+            return _decimal(array, column.type)
+        return array.cast(wanted, safe=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError, ArithmeticError) as error:
+        _reject_uncastable(array, column, offset, error)
+        raise  # unreachable: the line above raises
+
+
+def _timestamp(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Zoneless times are UTC; nanoseconds that are not zero would be lost and are refused by the cast."""
+    import pyarrow as pa
+
+    if (array.type.tz is None) == (wanted.tz is None):
+        return array.cast(wanted, safe=True)
+    return array.cast(pa.timestamp("us", tz=array.type.tz), safe=True).cast(pa.int64()).cast(wanted)
+
+
+def _decimal(array: pa.Array, data_type: DataType) -> pa.Array:
+    """Through text, so that 0.1 means 0.1; digits beyond the scale are refused, not rounded."""
+    import decimal
+
+    import pyarrow as pa
+
+    values: list[Any] = [None if v is None else decimal.Decimal(repr(v)) for v in array.to_pylist()]
+    return pa.array(values, type=data_type.arrow())
+
+
+def _zero_or_one(array: pa.Array, column: ColumnSpec, offset: int) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    other = pc.invert(pc.is_in(array, value_set=pa.array([0, 1, None], type=array.type)))
+    if pc.any(other).as_py():
+        _reject(column, array, other, offset, "is neither 0 nor 1, and the column is Boolean")
+    return array.cast(pa.bool_())
+
+
+def _as_json(array: pa.Array) -> pa.Array:
+    import json
+
+    import pyarrow as pa
+
+    return pa.array(
+        [None if v is None else json.dumps(v, default=str, ensure_ascii=False) for v in array.to_pylist()],
+        type=pa.string(),
+    )
+
+
+def _check_length(array: pa.Array, column: ColumnSpec, offset: int) -> None:
+    import pyarrow.compute as pc
+
+    too_long = pc.greater(pc.utf8_length(array), column.type.length)
+    if pc.any(too_long).as_py():
+        _reject(column, array, too_long, offset, f"is longer than the {column.type.length} characters of {column.type}")
+
+
+def _reject(column: ColumnSpec, array: pa.Array, mask: pa.Array, offset: int, why: str) -> None:
+    import pyarrow.compute as pc
+
+    index = pc.index(mask, True).as_py()
+    raise rejected(column.name, offset + index, array[index].as_py(), why)
+
+
+def _reject_uncastable(array: pa.Array, column: ColumnSpec, offset: int, error: Exception) -> None:
+    """Find the first value that does not cast. The batch is bounded, so a walk through it is too."""
+    for index in range(len(array)):
+        one = array.slice(index, 1)
+        try:
+            if one.null_count == 0:
+                _probe(one, column)
+        except Exception:
+            why = f"does not fit {column.type}"
+            raise rejected(column.name, offset + index, one[0].as_py(), why) from error
+    raise RowRejected(f"column {column.name!r} of type {array.type} cannot be read as {column.type}: {error}") from error
+
+
+def _probe(one: pa.Array, column: ColumnSpec) -> None:
+    import pyarrow.types as t
+
+    wanted = column.type.arrow()
+    if t.is_decimal(wanted) and (t.is_integer(one.type) or t.is_floating(one.type)):
+        _decimal(one, column.type)
+    elif t.is_timestamp(one.type) and t.is_timestamp(wanted):
+        _timestamp(one, wanted)
+    else:
+        one.cast(wanted, safe=True)
+
+
+def rejected(column: str, row: int, value: object, why: str) -> RowRejected:
+    shown = repr(value)
+    shown = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"
+    return RowRejected(
+        f"column {column!r}, row {row + 1:,} of what was read: {shown} {why}",
+        next_step="mend the row in the source, filter it in the source SQL, or change the column's type or markers",
+    )

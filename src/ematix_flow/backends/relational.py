@@ -1,0 +1,416 @@
+"""The commit protocol on a SQL database: what Postgres, SQLite and DuckDB share.
+
+A target subclass brings a dialect, sessions, staging and a lock; this module owns the control tables
+(ledger, watermarks), the comparison of declared and live tables, and the one transaction in which
+rows, ledger entry and watermark commit together.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sqlglot import exp
+
+from ematix_flow import faults
+from ematix_flow.backends.base import (
+    Applied,
+    LedgerEntry,
+    LiveTable,
+    Load,
+    SameDatabaseRows,
+    StagedRows,
+    TableChange,
+    TablePlan,
+    Target,
+)
+from ematix_flow.errors import PlanError, RowRejected, SchemaMismatch
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.spec.watermarks import Watermark
+from ematix_flow.strategies import append, truncate
+from ematix_flow.strategies.sql import Dialect, Incoming, Step, column, identifier, verbatim
+
+CONTROL_SCHEMA = "ematix_flow"
+STAGING_SCHEMA = "ematix_flow_staging"
+
+_TEXT, _COUNT, _MOMENT = DataType("text"), DataType("big_int"), DataType("timestamp_tz")
+
+LEDGER = TableSpec(
+    CONTROL_SCHEMA,
+    "ledger",
+    (
+        ColumnSpec("pipeline", _TEXT, primary_key=True),
+        ColumnSpec("target", _TEXT, primary_key=True),
+        ColumnSpec("batch_key", _TEXT, primary_key=True),
+        ColumnSpec("run_id", _TEXT),
+        ColumnSpec("source_from", _TEXT, nullable=True),
+        ColumnSpec("source_to", _TEXT, nullable=True),
+        ColumnSpec("rows_in", _COUNT),
+        ColumnSpec("rows_inserted", _COUNT),
+        ColumnSpec("rows_updated", _COUNT),
+        ColumnSpec("rows_deleted", _COUNT),
+        ColumnSpec("committed_at", _MOMENT),
+    ),
+)
+WATERMARKS = TableSpec(
+    CONTROL_SCHEMA,
+    "watermarks",
+    (
+        ColumnSpec("pipeline", _TEXT, primary_key=True),
+        ColumnSpec("target", _TEXT, primary_key=True),
+        ColumnSpec("column_name", _TEXT, primary_key=True),
+        ColumnSpec("value_type", _TEXT),
+        ColumnSpec("value", _TEXT),
+        ColumnSpec("updated_at", _MOMENT),
+    ),
+)
+
+_STRATEGIES = {"append": append.steps, "truncate": truncate.steps}
+
+
+class SqlDialect(Dialect, ABC):
+    """A strategy's dialect plus what DDL and reading back need."""
+
+    @abstractmethod
+    def native_type(self, data_type: DataType) -> str:
+        """The type in a CREATE TABLE."""
+
+    @abstractmethod
+    def canonical_type(self, native: str) -> DataType | None:
+        """What a live column's type means; None when no canonical type holds it."""
+
+    @abstractmethod
+    def to_python(self, value: Any, data_type: DataType) -> Any:
+        """A value as the driver returned it, as the canonical Python value (aware UTC datetimes …)."""
+
+    def column_constraint(self, column: ColumnSpec) -> str:
+        """An extra CHECK for a limit that the database would not enforce by itself."""
+        return ""
+
+    def render(self, tree: exp.Expression) -> str:
+        return tree.sql(dialect=self.name, identify=True)
+
+    def quote(self, name: str) -> str:
+        return identifier(name).sql(dialect=self.name)
+
+
+class SqlSession(ABC):
+    """One open connection with explicit transactions. Raises FlowErrors, never a driver's own."""
+
+    @abstractmethod
+    def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> int:
+        """Rows affected. ``:name`` placeholders are rendered by ``exp.Placeholder`` in the dialect."""
+
+    @abstractmethod
+    def fetch(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def begin(self) -> None: ...
+
+    @abstractmethod
+    def commit(self) -> None: ...
+
+    @abstractmethod
+    def rollback(self) -> None: ...
+
+
+class RelationalTarget(Target):
+    """A SQL database as a target."""
+
+    dialect: SqlDialect
+
+    # -------------------------------------------------------------- what a database brings
+
+    @abstractmethod
+    def session(self) -> Any:
+        """Context manager of a `SqlSession`; closes it at the end."""
+
+    @abstractmethod
+    def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None: ...
+
+    @abstractmethod
+    def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expression:
+        """SELECT of the declared columns, cast to their types, from the given parts. Outside a transaction."""
+
+    @abstractmethod
+    def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
+        """CREATE SCHEMA when the table's schema is missing."""
+
+    # -------------------------------------------------------------- tables
+
+    def inspect(self, table: TableSpec) -> LiveTable | None:
+        with self.session() as session:
+            return self.live_columns(session, table)
+
+    def plan_table(self, table: TableSpec, live: LiveTable | None) -> TablePlan:
+        wanted = table.with_load_columns()
+        if live is None:
+            with self.session() as session:
+                changes = self.schema_changes(session, table)
+            changes.append(TableChange("create_table", table.label, self.create_table_sql(wanted)))
+            return TablePlan(tuple(changes))
+        return self._compare(wanted, live)
+
+    def change_table(self, table: TableSpec, plan: TablePlan) -> None:
+        """Create what is missing, control tables included, in one transaction."""
+        with self.session() as session, transaction(session):
+            for control in (LEDGER, WATERMARKS):
+                for change in self.schema_changes(session, control):
+                    session.execute(change.sql)
+                session.execute(self.create_table_sql(control))
+            for change in plan.changes:
+                session.execute(change.sql)
+
+    def create_table_sql(self, table: TableSpec) -> str:
+        """CREATE TABLE IF NOT EXISTS with keys and constraints."""
+        quote, lines = self.dialect.quote, []
+        for item in table.columns:
+            null = "" if item.nullable else " NOT NULL"
+            check = self.dialect.column_constraint(item)
+            lines.append(f"{quote(item.name)} {self.dialect.native_type(item.type)}{null}{' ' + check if check else ''}")
+        if table.primary_key:
+            lines.append(f"PRIMARY KEY ({', '.join(quote(n) for n in table.primary_key)})")
+        for group in dict.fromkeys(table.unique + table.natural_keys):
+            if group != table.primary_key:
+                lines.append(f"UNIQUE ({', '.join(quote(n) for n in group)})")
+        name = self.dialect.render(self.dialect.table(table.schema, table.name))
+        return f"CREATE TABLE IF NOT EXISTS {name} (\n  " + ",\n  ".join(lines) + "\n)"
+
+    def _compare(self, wanted: TableSpec, live: LiveTable) -> TablePlan:
+        have = {c.name: c for c in live.columns}
+        table_sql = self.dialect.render(self.dialect.table(wanted.schema, wanted.name))
+        changes: list[TableChange] = []
+        differences: list[str] = []
+        for item in wanted.columns:
+            there = have.get(item.name)
+            if there is None:
+                if item.nullable:
+                    sql = (
+                        f"ALTER TABLE {table_sql} ADD COLUMN {self.dialect.quote(item.name)} "
+                        f"{self.dialect.native_type(item.type)}"
+                    )
+                    changes.append(TableChange("add_column", f"{wanted.label}.{item.name}", sql))
+                else:
+                    differences.append(f"column {item.name!r} ({item.type}, not null) is declared but not in the table")
+                continue
+            stored = self.dialect.canonical_type(self.dialect.native_type(item.type))
+            if stored != there.type:
+                native = live.native.get(item.name, str(there.type))
+                differences.append(f"column {item.name!r} is {native} in the table, declared as {item.type}")
+            if there.nullable != item.nullable:
+                is_now, declared = ("nullable", "not null") if there.nullable else ("not null", "nullable")
+                differences.append(f"column {item.name!r} is {is_now} in the table, declared as {declared}")
+        declared_names = set(wanted.column_names)
+        for item in live.columns:
+            if item.name not in declared_names and not item.nullable:
+                differences.append(f"column {item.name!r} of the table is not null and not declared: no load could fill it")
+        if wanted.primary_key != live.primary_key:
+            differences.append(
+                f"the primary key is ({', '.join(live.primary_key)}), declared as ({', '.join(wanted.primary_key)})"
+            )
+        return TablePlan(tuple(changes), tuple(differences))
+
+    # -------------------------------------------------------------- ledger and watermark
+
+    def _control_exists(self, session: SqlSession, control: TableSpec) -> bool:
+        return self.live_columns(session, control) is not None
+
+    def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
+        with self.session() as session:
+            if not self._control_exists(session, WATERMARKS):
+                return None
+            rows = session.fetch(
+                self._control_select(WATERMARKS, ["value_type", "value"], ["pipeline", "target", "column_name"]),
+                {"pipeline": pipeline, "target": target, "column_name": column},
+            )
+        return Watermark.decode(column, rows[0][0], rows[0][1]) if rows else None
+
+    def ledger(self, pipeline: str, target: str, *, run_id: str | None = None, limit: int = 100) -> list[LedgerEntry]:
+        names = list(LEDGER.column_names)
+        filters = ["pipeline", "target"] + (["run_id"] if run_id else [])
+        params = {"pipeline": pipeline, "target": target} | ({"run_id": run_id} if run_id else {})
+        with self.session() as session:
+            if not self._control_exists(session, LEDGER):
+                return []
+            sql = self._control_select(LEDGER, names, filters, order="committed_at", limit=limit)
+            rows = session.fetch(sql, params)
+        at = names.index("committed_at")
+        return [
+            LedgerEntry(*row[:at], committed_at=self.dialect.to_python(row[at], _MOMENT)) for row in rows
+        ]
+
+    def _control_select(
+        self, table: TableSpec, names: Sequence[str], filters: Sequence[str], order: str | None = None, limit: int = 0
+    ) -> str:
+        select = exp.select(*[column(n) for n in names]).from_(self.dialect.table(table.schema, table.name))
+        for name in filters:
+            select = select.where(exp.EQ(this=column(name), expression=exp.Placeholder(this=name)))
+        if order:
+            select = select.order_by(exp.Ordered(this=column(order), desc=True)).limit(limit)
+        return self.dialect.render(select)
+
+    def _control_insert(self, table: TableSpec, replace_on: Sequence[str] = ()) -> str:
+        names = table.column_names
+        schema = exp.Schema(
+            this=self.dialect.table(table.schema, table.name), expressions=[identifier(n) for n in names]
+        )
+        values = exp.Values(expressions=[exp.Tuple(expressions=[exp.Placeholder(this=n) for n in names])])
+        sql = self.dialect.render(exp.Insert(this=schema, expression=values))
+        if replace_on:
+            quote = self.dialect.quote
+            updates = ", ".join(f"{quote(n)} = excluded.{quote(n)}" for n in names if n not in replace_on)
+            sql += f" ON CONFLICT ({', '.join(quote(n) for n in replace_on)}) DO UPDATE SET {updates}"
+        return sql
+
+    # -------------------------------------------------------------- the one transaction
+
+    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:
+        with self.session() as session:
+            if isinstance(rows, SameDatabaseRows):
+                select: exp.Expression = exp.select("*").from_(_aliased(verbatim(rows.sql)))
+            else:
+                select = self.staged_select(session, rows, load.table)
+            with transaction(session):
+                faults.point("apply.began")
+                applied = self._apply_within(session, load, select)
+                if applied.duplicate or (load.range is not None and not applied.rows_inserted):
+                    return applied  # nothing new: nothing is written, not even a ledger row
+                faults.point("apply.before_commit")
+        faults.point("apply.after_commit")
+        return applied
+
+    def _apply_within(self, session: SqlSession, load: Load, select: exp.Expression) -> Applied:
+        rows_in, high = self._measure(session, load, select)
+        low = load.range.low if load.range else None
+        batch_key = load.batch_key or _range_key(low, high)
+        if self._ledger_holds(session, load, batch_key):
+            return Applied(rows_in=rows_in, duplicate=True)
+        if load.mode == "truncate":
+            self._check_shrink(session, load, rows_in)
+        incoming = Incoming(select, str(load.run_id), load.loaded_at, low)
+        if load.mode not in _STRATEGIES:
+            raise PlanError(f"mode {load.mode!r} cannot be applied here")
+        counts = self._run_steps(session, _STRATEGIES[load.mode](self.dialect, load.table, incoming))
+        faults.point("apply.rows_written")
+        if load.range is not None and not counts["insert"]:
+            return Applied(rows_in=rows_in)
+        session.execute(
+            self._control_insert(LEDGER),
+            {
+                "pipeline": load.pipeline,
+                "target": load.target,
+                "batch_key": batch_key,
+                "run_id": str(load.run_id),
+                "source_from": low.encode() if low else None,
+                "source_to": high.encode() if high else None,
+                "rows_in": rows_in,
+                "rows_inserted": counts["insert"],
+                "rows_updated": counts["update"],
+                "rows_deleted": counts["delete"],
+                "committed_at": self.bind(dt.datetime.now(dt.timezone.utc), _MOMENT),
+            },
+        )
+        faults.point("apply.ledger_written")
+        if high is not None:
+            session.execute(
+                self._control_insert(WATERMARKS, replace_on=WATERMARKS.primary_key),
+                {
+                    "pipeline": load.pipeline,
+                    "target": load.target,
+                    "column_name": high.column,
+                    "value_type": high.type_json(),
+                    "value": high.encode(),
+                    "updated_at": self.bind(dt.datetime.now(dt.timezone.utc), _MOMENT),
+                },
+            )
+        return Applied(
+            rows_in=rows_in,
+            rows_inserted=counts["insert"],
+            rows_updated=counts["update"],
+            rows_deleted=counts["delete"],
+            watermark=high,
+        )
+
+    def bind(self, value: Any, data_type: DataType) -> Any:
+        """A Python value as the driver takes it as a parameter."""
+        return value
+
+    def _run_steps(self, session: SqlSession, steps: list[Step]) -> dict[str, int]:
+        counts = {"insert": 0, "update": 0, "delete": 0}
+        for step in steps:
+            counts[step.action] += session.execute(self.dialect.render(step.statement))
+        return counts
+
+    def _measure(self, session: SqlSession, load: Load, select: exp.Expression) -> tuple[int, Watermark | None]:
+        """How many rows come, and the highest watermark among them."""
+        rows = exp.Subquery(this=select.copy(), alias=exp.TableAlias(this=identifier("m")))
+        if load.range is None:
+            counted = session.fetch(self.dialect.render(exp.select(exp.Count(this=exp.Star())).from_(rows)))
+            return int(counted[0][0]), None
+        mark = column(load.range.column, "m")
+        query = exp.select(exp.Count(this=exp.Star()), exp.Count(this=mark), exp.Max(this=mark)).from_(rows)
+        total, marked, highest = session.fetch(self.dialect.render(query))[0]
+        if marked != total:
+            raise RowRejected(
+                f"{total - marked:,} of {total:,} rows have no value in the watermark column {load.range.column!r}",
+                state=f"{load.table.label} is unchanged",
+                next_step="filter these rows out in the source SQL, or choose a column that is never null",
+            )
+        if highest is None:
+            return 0, None
+        data_type = load.table.column(load.range.column).type
+        return int(total), Watermark(load.range.column, data_type, self.dialect.to_python(highest, data_type))
+
+    def _ledger_holds(self, session: SqlSession, load: Load, batch_key: str) -> bool:
+        sql = self._control_select(LEDGER, ["run_id"], ["pipeline", "target", "batch_key"])
+        return bool(session.fetch(sql, {"pipeline": load.pipeline, "target": load.target, "batch_key": batch_key}))
+
+    def _check_shrink(self, session: SqlSession, load: Load, after: int) -> None:
+        table = self.dialect.table(load.table.schema, load.table.name)
+        before = session.fetch(self.dialect.render(exp.select(exp.Count(this=exp.Star())).from_(table)))[0][0]
+        truncate.check_shrink(
+            load.table.label, int(before), after, max_shrink=load.max_shrink, allow_empty=load.allow_empty
+        )
+
+    def run_sql(self, sql: str) -> int:
+        with self.session() as session, transaction(session):
+            return session.execute(sql)
+
+
+def _aliased(subquery: exp.Subquery) -> exp.Subquery:
+    subquery.set("alias", exp.TableAlias(this=identifier("rows")))
+    return subquery
+
+
+def _range_key(low: Watermark | None, high: Watermark | None) -> str:
+    return json.dumps([low.to_json() if low else None, high.to_json() if high else None], sort_keys=True)
+
+
+@contextmanager
+def transaction(session: SqlSession) -> Iterator[None]:
+    """Commit at the end of the block; roll back on any exception, Ctrl-C included."""
+    session.begin()
+    try:
+        yield
+    except BaseException:
+        session.rollback()
+        raise
+    session.commit()
+
+
+def require_identifier_length(table: TableSpec, limit: int | None) -> None:
+    """Names longer than the database keeps would be cut and collide: refuse them."""
+    if limit is None:
+        return
+    for name in (table.schema or "", table.name, *table.column_names):
+        if len(name.encode()) > limit:
+            raise SchemaMismatch(
+                f"the name {name!r} is {len(name.encode())} bytes long; this database keeps {limit}",
+                where=table.where,
+                next_step="choose a shorter name",
+            )

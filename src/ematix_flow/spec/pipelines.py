@@ -1,0 +1,368 @@
+"""A pipeline, its targets, transforms and workflows as frozen values with a JSON round trip.
+
+A spec says what was declared. The function behind it is named, not held; the registry holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal
+
+from ematix_flow.errors import DeclarationError, did_you_mean
+from ematix_flow.spec.connections import Connection, connection_from_json
+from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.transforms import PreTransform, pre_transform_from_json
+
+MODES = ("append", "truncate", "merge", "scd2")
+PATHS = ("same_db", "copy", "spark")
+GUARANTEES = ("exactly_once", "at_least_once")
+
+ConnectionRef = str | Connection
+
+
+def connection_label(reference: ConnectionRef) -> str:
+    return reference if isinstance(reference, str) else reference.name
+
+
+def _reference_to_json(reference: ConnectionRef | None) -> Any:
+    return reference.to_json() if isinstance(reference, Connection) else reference
+
+
+def _reference_from_json(value: Any) -> Any:
+    return connection_from_json(value) if isinstance(value, dict) else value
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often and how patiently a failed run is tried again."""
+
+    max_attempts: int = 1
+    backoff: Literal["fixed", "linear", "exponential"] = "fixed"
+    base_seconds: float = 0.0
+    factor: float = 2.0
+    max_seconds: float | None = None
+
+    _KEYS: ClassVar[dict[str, str]] = {
+        "max_attempts": "max_attempts",
+        "backoff": "backoff",
+        "base_secs": "base_seconds",
+        "max_backoff_secs": "max_seconds",
+        "backoff_seconds": "base_seconds",
+        "backoff_factor": "factor",
+    }
+
+    @classmethod
+    def from_mapping(cls, value: Mapping[str, Any], where: SourceLocation | None = None) -> RetryPolicy:
+        """Both spellings: ``backoff_seconds``/``backoff_factor`` and ``backoff``/``base_secs``."""
+        fields: dict[str, Any] = {}
+        for key, given in value.items():
+            if key not in cls._KEYS:
+                raise DeclarationError(
+                    f"retry= has no option {key!r}.{did_you_mean(key, cls._KEYS)}", where=where
+                )
+            fields[cls._KEYS[key]] = given
+        if "backoff_factor" in value and "backoff" not in value:
+            fields["backoff"] = "exponential"
+        policy = cls(**fields)
+        if not isinstance(policy.max_attempts, int) or policy.max_attempts < 1:
+            raise DeclarationError(f"retry= max_attempts must be 1 or more, not {policy.max_attempts!r}", where=where)
+        if policy.backoff not in ("fixed", "linear", "exponential"):
+            raise DeclarationError(
+                f"retry= backoff must be fixed, linear or exponential, not {policy.backoff!r}", where=where
+            )
+        if policy.base_seconds < 0 or policy.factor < 1 or (policy.max_seconds is not None and policy.max_seconds < 0):
+            raise DeclarationError("retry= times must not be negative, and backoff_factor at least 1", where=where)
+        return policy
+
+    def delay(self, failed_attempts: int) -> float:
+        """Seconds to wait after this many attempts have failed."""
+        if self.backoff == "fixed":
+            seconds = self.base_seconds
+        elif self.backoff == "linear":
+            seconds = self.base_seconds * failed_attempts
+        else:
+            seconds = self.base_seconds * self.factor ** (failed_attempts - 1)
+        return seconds if self.max_seconds is None else min(seconds, self.max_seconds)
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """Where rows come from. Without ``table`` the pipeline's function returns the SQL."""
+
+    connection: ConnectionRef | None = None  # None: the first target's
+    table: str | None = None
+    column_map: tuple[tuple[str, str], ...] = ()
+    watermark_column: str | None = None
+    lag_seconds: float = 0.0
+
+    @property
+    def incremental(self) -> bool:
+        return self.watermark_column is not None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "connection": _reference_to_json(self.connection),
+            "table": self.table,
+            "column_map": [list(pair) for pair in self.column_map],
+            "watermark_column": self.watermark_column,
+            "lag_seconds": self.lag_seconds,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> SourceSpec:
+        return cls(
+            connection=_reference_from_json(value["connection"]),
+            table=value["table"],
+            column_map=tuple((pair[0], pair[1]) for pair in value["column_map"]),
+            watermark_column=value["watermark_column"],
+            lag_seconds=value["lag_seconds"],
+        )
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """How a file target is written and read. Only what was set is not None."""
+
+    parquet_compression: str | None = None
+    csv_delimiter: str | None = None
+    csv_header: bool | None = None
+    csv_quote: str | None = None
+    csv_escape: str | None = None
+    csv_null_value: str | None = None
+    csv_read_options: tuple[tuple[str, Any], ...] = ()
+    json_read_options: tuple[tuple[str, Any], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        value = asdict(self)
+        value["csv_read_options"] = [list(p) for p in self.csv_read_options]
+        value["json_read_options"] = [list(p) for p in self.json_read_options]
+        return value
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> FileOptions:
+        return cls(
+            **{
+                **value,
+                "csv_read_options": tuple((p[0], p[1]) for p in value["csv_read_options"]),
+                "json_read_options": tuple((p[0], p[1]) for p in value["json_read_options"]),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class TargetSpec:
+    """One place a pipeline loads into, and by which strategy."""
+
+    connection: ConnectionRef
+    table: TableSpec | None = None
+    mode: str = "append"
+    prefix: str | None = None
+    keys: tuple[str, ...] = ()
+    update_columns: tuple[str, ...] | None = None
+    compare_columns: tuple[str, ...] | None = None
+    event_timestamp_column: str | None = None
+    handle_deletes: str | None = None
+    ttl_seconds: float | None = None
+    partition_by: tuple[str, ...] = ()
+    max_shrink: float = 0.5
+    allow_empty: bool = False
+    files: FileOptions = FileOptions()
+
+    @property
+    def label(self) -> str:
+        """How ledger, run log and output name this target."""
+        what = self.table.label if self.table is not None else (self.prefix or "")
+        return f"{connection_label(self.connection)}:{what}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "connection": _reference_to_json(self.connection),
+            "table": self.table.to_json() if self.table else None,
+            "mode": self.mode,
+            "prefix": self.prefix,
+            "keys": list(self.keys),
+            "update_columns": None if self.update_columns is None else list(self.update_columns),
+            "compare_columns": None if self.compare_columns is None else list(self.compare_columns),
+            "event_timestamp_column": self.event_timestamp_column,
+            "handle_deletes": self.handle_deletes,
+            "ttl_seconds": self.ttl_seconds,
+            "partition_by": list(self.partition_by),
+            "max_shrink": self.max_shrink,
+            "allow_empty": self.allow_empty,
+            "files": self.files.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> TargetSpec:
+        def optional(names: list[str] | None) -> tuple[str, ...] | None:
+            return None if names is None else tuple(names)
+
+        return cls(
+            **{
+                **value,
+                "connection": _reference_from_json(value["connection"]),
+                "table": TableSpec.from_json(value["table"]) if value["table"] else None,
+                "keys": tuple(value["keys"]),
+                "update_columns": optional(value["update_columns"]),
+                "compare_columns": optional(value["compare_columns"]),
+                "partition_by": tuple(value["partition_by"]),
+                "files": FileOptions.from_json(value["files"]),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class PostTransform:
+    """A step after the load: SQL on the target, a named transform, or a function of the module."""
+
+    kind: Literal["sql", "reference", "function"]
+    text: str
+
+    @property
+    def label(self) -> str:
+        first = " ".join(self.text.split())
+        return first if len(first) <= 60 else first[:57] + "…"
+
+
+@dataclass(frozen=True)
+class PipelineSpec:
+    """A batch pipeline as declared."""
+
+    name: str
+    function: str
+    targets: tuple[TargetSpec, ...]
+    source: SourceSpec = SourceSpec()
+    arguments: int = 0
+    schedule: str | None = None
+    timezone: str | None = None
+    depends_on: tuple[str, ...] = ()
+    upstream_freshness_seconds: float | None = None
+    retry: RetryPolicy = RetryPolicy()
+    transforms_pre: tuple[PreTransform, ...] = ()
+    transforms_post: tuple[PostTransform, ...] = ()
+    continue_on_failure_post: bool = False
+    continue_on_target_failure: bool = False
+    on_drift: str = "error"
+    force_path: str | None = None
+    guarantee: str | None = None
+    description: str | None = None
+    where: SourceLocation | None = field(default=None, compare=False)
+
+    @property
+    def transform_references(self) -> tuple[str, ...]:
+        return tuple(step.text for step in self.transforms_post if step.kind == "reference")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "function": self.function,
+            "targets": [t.to_json() for t in self.targets],
+            "source": self.source.to_json(),
+            "arguments": self.arguments,
+            "schedule": self.schedule,
+            "timezone": self.timezone,
+            "depends_on": list(self.depends_on),
+            "upstream_freshness_seconds": self.upstream_freshness_seconds,
+            "retry": asdict(self.retry),
+            "transforms_pre": [t.to_json() for t in self.transforms_pre],
+            "transforms_post": [asdict(t) for t in self.transforms_post],
+            "continue_on_failure_post": self.continue_on_failure_post,
+            "continue_on_target_failure": self.continue_on_target_failure,
+            "on_drift": self.on_drift,
+            "force_path": self.force_path,
+            "guarantee": self.guarantee,
+            "description": self.description,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> PipelineSpec:
+        return cls(
+            **{
+                **value,
+                "targets": tuple(TargetSpec.from_json(t) for t in value["targets"]),
+                "source": SourceSpec.from_json(value["source"]),
+                "depends_on": tuple(value["depends_on"]),
+                "retry": RetryPolicy(**value["retry"]),
+                "transforms_pre": tuple(pre_transform_from_json(t) for t in value["transforms_pre"]),
+                "transforms_post": tuple(PostTransform(**t) for t in value["transforms_post"]),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class TransformSpec:
+    """A named transform: a function of the target connection, run by reference or by hand."""
+
+    name: str
+    function: str
+    arguments: int
+    target_connection: ConnectionRef | None = None
+    schedule: str | None = None
+    where: SourceLocation | None = field(default=None, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "function": self.function,
+            "arguments": self.arguments,
+            "target_connection": _reference_to_json(self.target_connection),
+            "schedule": self.schedule,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> TransformSpec:
+        return cls(**{**value, "target_connection": _reference_from_json(value["target_connection"])})
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """``all`` or ``any`` of names and nested triggers."""
+
+    kind: Literal["all", "any"]
+    members: tuple[str | Trigger, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "members": [m.to_json() if isinstance(m, Trigger) else m for m in self.members],
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Trigger:
+        members = (cls.from_json(m) if isinstance(m, dict) else m for m in value["members"])
+        return cls(value["kind"], tuple(members))
+
+
+@dataclass(frozen=True)
+class WorkflowSpec:
+    """Pipelines that run together, and what starts them."""
+
+    name: str
+    jobs: tuple[str, ...]
+    triggered_by: Trigger | None = None
+    schedule: str | None = None
+    timezone: str | None = None
+    on_message: str | None = None
+    where: SourceLocation | None = field(default=None, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "jobs": list(self.jobs),
+            "triggered_by": self.triggered_by.to_json() if self.triggered_by else None,
+            "schedule": self.schedule,
+            "timezone": self.timezone,
+            "on_message": self.on_message,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> WorkflowSpec:
+        return cls(
+            **{
+                **value,
+                "jobs": tuple(value["jobs"]),
+                "triggered_by": Trigger.from_json(value["triggered_by"]) if value["triggered_by"] else None,
+            }
+        )

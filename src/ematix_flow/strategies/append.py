@@ -1,0 +1,65 @@
+"""Append: insert the batch. An incremental one leaves out boundary rows that are there already.
+
+The lower bound of an incremental read is closed, so rows that share the last watermark value are read
+again; they are matched against the target by key, or as a multiset of whole rows where there is none.
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.strategies.sql import Dialect, Incoming, Step, column, identifier, insert_rows
+
+_COPY = "_ematix_copy"
+
+
+def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step]:
+    if incoming.low is None:
+        return [insert_rows(dialect, table, incoming)]
+    low = dialect.literal(incoming.low.value, incoming.low.type)
+    mark = column(incoming.low.column, "s")
+    if table.primary_key:
+        condition = exp.or_(exp.GT(this=mark, expression=low), exp.not_(_key_is_present(dialect, table, incoming, low)))
+        return [insert_rows(dialect, table, incoming, condition)]
+    later = exp.GT(this=mark, expression=low)
+    at_boundary = Incoming(_unmatched_copies(dialect, table, incoming, low), incoming.run_id, incoming.loaded_at)
+    return [insert_rows(dialect, table, incoming, later), insert_rows(dialect, table, at_boundary)]
+
+
+def _key_is_present(dialect: Dialect, table: TableSpec, incoming: Incoming, low: exp.Expression) -> exp.Expression:
+    assert incoming.low is not None
+    matches = [exp.EQ(this=column(k, "t"), expression=column(k, "s")) for k in table.primary_key]
+    matches.append(exp.EQ(this=column(incoming.low.column, "t"), expression=low))
+    target = dialect.table(table.schema, table.name)
+    target.set("alias", exp.TableAlias(this=identifier("t")))
+    return exp.Exists(this=exp.select("1").from_(target).where(*matches))
+
+
+def _unmatched_copies(dialect: Dialect, table: TableSpec, incoming: Incoming, low: exp.Expression) -> exp.Expression:
+    """Boundary rows whose n-th equal copy is not in the target yet."""
+    assert incoming.low is not None
+    names = table.column_names
+    target = dialect.table(table.schema, table.name)
+
+    def numbered(source: exp.Expression, alias: str) -> exp.Select:
+        same = [dialect.comparable(column(n, alias), table.column(n).type) for n in names]
+        number = exp.Window(this=exp.RowNumber(), partition_by=same)
+        at_low = exp.EQ(this=column(incoming.low.column, alias), expression=low.copy())  # type: ignore[union-attr]
+        select = exp.select(*[column(n, alias) for n in names], exp.alias_(number, _COPY, quoted=True))
+        return select.from_(source).where(at_low)
+
+    target.set("alias", exp.TableAlias(this=identifier("t")))
+    rows = exp.Subquery(this=incoming.select.copy(), alias=exp.TableAlias(this=identifier("r")))
+    present = exp.Subquery(this=numbered(target, "t"), alias=exp.TableAlias(this=identifier("p")))
+    coming = exp.Subquery(this=numbered(rows, "r"), alias=exp.TableAlias(this=identifier("c")))
+    equal = [
+        exp.NullSafeEQ(
+            this=dialect.comparable(column(n, "p"), table.column(n).type),
+            expression=dialect.comparable(column(n, "c"), table.column(n).type),
+        )
+        for n in names
+    ]
+    equal.append(exp.EQ(this=column(_COPY, "p"), expression=column(_COPY, "c")))
+    missing = exp.not_(exp.Exists(this=exp.select("1").from_(present).where(*equal)))
+    return exp.select(*[column(n, "c") for n in names]).from_(coming).where(missing)
