@@ -1,0 +1,296 @@
+"""Column normalisers as declared values: what a marker is, which arguments it takes, and its JSON.
+
+A normaliser is a name and its arguments; nothing here knows SQL. A column's normalisers run left to
+right on the source's value. What each one means is said in its factory below, and holds on every
+engine alike; the compilation to SQL lives in ``strategies/projection.py``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from ematix_flow.errors import DeclarationError, did_you_mean
+from ematix_flow.spec.normalizer_arguments import (
+    CHECKS,
+    FALSY,
+    TRUTHY,
+    Scalar,
+    Value,
+    formats_of,
+    moment_of,
+    words_of,
+)
+from ematix_flow.spec.time_format import DEFAULT_DATE_FORMATS, DEFAULT_TIMESTAMP_FORMATS
+from ematix_flow.spec.types import DataType
+
+
+@dataclass(frozen=True)
+class Normalizer:
+    """One marker: its ``name`` and its ``args`` in the order of the factory's parameters."""
+
+    name: str
+    args: tuple[tuple[str, Value], ...] = ()
+
+    def __post_init__(self) -> None:
+        check = CHECKS.get(self.name)
+        if check is None:
+            raise DeclarationError(f"there is no normaliser {self.name!r}.{did_you_mean(self.name, CHECKS)}")
+        try:
+            check(dict(self.args))
+        except KeyError as missing:
+            raise DeclarationError(f"{self.name}() lacks its argument {missing.args[0]!r}") from None
+
+    def __getitem__(self, arg: str) -> Any:  # the value's type depends on the marker and the argument
+        return dict(self.args)[arg]
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.args)})"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "args": {k: _encode(v) for k, v in self.args}}
+
+
+def normalizer_from_json(value: Mapping[str, Any]) -> Normalizer:
+    return Normalizer(value["name"], tuple((k, _decode(v)) for k, v in value["args"].items()))
+
+
+def check_chain(normalizers: Sequence[Normalizer], column: str, declared: DataType) -> None:
+    """Refuse a chain that cannot mean anything for a column of this type."""
+    for place, marker in enumerate(normalizers):
+        if marker.name == "derive" and place > 0:
+            raise DeclarationError(
+                f"column {column!r}: derive() gives the value itself, so it must come first",
+                next_step="move derive(…) before the other markers",
+            )
+    if normalizers and normalizers[-1].name == "to_timezone" and declared.kind == "timestamp_tz":
+        raise DeclarationError(
+            f"column {column!r}: to_timezone() gives the local time of a zone, which a TimestampTZ"
+            " would read as UTC",
+            next_step="declare the column as Timestamp, or leave out to_timezone(): a TimestampTZ is a"
+            " moment, the same in every zone",
+        )
+
+
+# --- text ------------------------------------------------------------------------------------------
+
+
+def trim() -> Normalizer:
+    """Without the ASCII whitespace at both ends: space, tab, newline, vertical tab, form feed, return."""
+    return Normalizer("trim")
+
+
+def lower() -> Normalizer:
+    """In lower case, character by character."""
+    return Normalizer("lower")
+
+
+def upper() -> Normalizer:
+    """In upper case, character by character."""
+    return Normalizer("upper")
+
+
+def empty_to_null() -> Normalizer:
+    """NULL instead of the empty text."""
+    return Normalizer("empty_to_null")
+
+
+def whitespace_to_null() -> Normalizer:
+    """Trimmed, and NULL when nothing is left."""
+    return Normalizer("whitespace_to_null")
+
+
+def replace(old: str, new: str) -> Normalizer:
+    """Every ``old`` replaced by ``new``, both taken literally."""
+    return Normalizer("replace", (("old", old), ("new", new)))
+
+
+def regex_replace(pattern: str, replacement: str, flags: str = "g") -> Normalizer:
+    r"""Matches of ``pattern`` replaced; ``\1`` … ``\9`` in the replacement are groups, ``\0`` the match.
+
+    ``flags``: ``g`` replaces every match instead of the first, ``i`` ignores ASCII case. The pattern is
+    of the part of regular expressions that every engine reads alike (`spec.portable_regex`).
+    """
+    return Normalizer("regex_replace", (("pattern", pattern), ("replacement", replacement), ("flags", flags)))
+
+
+def truncate(n: int) -> Normalizer:
+    """The first ``n`` characters."""
+    return Normalizer("truncate", (("n", n),))
+
+
+def email_normalize() -> Normalizer:
+    """Trimmed and in lower case."""
+    return Normalizer("email_normalize")
+
+
+def phone_normalize() -> Normalizer:
+    """Only digits and plus signs."""
+    return Normalizer("phone_normalize")
+
+
+# --- dates and times -------------------------------------------------------------------------------
+
+
+def parse_timestamp(
+    format: str | None = None,
+    *,
+    formats: Iterable[str] | None = None,
+    on_failure: str = "null",
+    default: dt.datetime | dt.date | str | None = None,
+) -> Normalizer:
+    """A moment, from text in one of the formats; without a zone the text is taken as UTC.
+
+    Without ``format`` or ``formats`` the formats of ``DEFAULT_TIMESTAMP_FORMATS`` are tried in their
+    order. A value that already is a timestamp passes through.
+    """
+    return Normalizer(
+        "parse_timestamp",
+        (
+            ("formats", formats_of("parse_timestamp", format, formats, DEFAULT_TIMESTAMP_FORMATS)),
+            ("on_failure", on_failure),
+            ("default", moment_of("parse_timestamp", default)),
+        ),
+    )
+
+
+def parse_date(
+    format: str | None = None,
+    *,
+    formats: Iterable[str] | None = None,
+    on_failure: str = "null",
+    default: dt.date | str | None = None,
+) -> Normalizer:
+    """A date, from text in one of the formats (else ``DEFAULT_DATE_FORMATS``); timestamps lose their time."""
+    if isinstance(default, str):
+        try:
+            default = dt.date.fromisoformat(default)
+        except ValueError:
+            raise DeclarationError(f"parse_date(default={default!r}) is no date") from None
+    return Normalizer(
+        "parse_date",
+        (
+            ("formats", formats_of("parse_date", format, formats, DEFAULT_DATE_FORMATS)),
+            ("on_failure", on_failure),
+            ("default", default),
+        ),
+    )
+
+
+def to_timezone(tz: str) -> Normalizer:
+    """The local time in a zone (a Timestamp without zone); a value without zone is taken as UTC."""
+    return Normalizer("to_timezone", (("tz", tz),))
+
+
+def date_trunc(precision: str) -> Normalizer:
+    """Down to the start of the second, minute, hour, day, week (Monday), month, quarter or year, in UTC."""
+    return Normalizer("date_trunc", (("precision", precision),))
+
+
+# --- numbers and booleans --------------------------------------------------------------------------
+
+
+def parse_int(on_failure: str = "null", default: int | None = None) -> Normalizer:
+    """A 64-bit integer, from digits with an optional sign and whitespace around."""
+    return Normalizer("parse_int", (("on_failure", on_failure), ("default", default)))
+
+
+def parse_numeric(
+    precision: int,
+    scale: int,
+    on_failure: str = "null",
+    default: Decimal | float | str | None = None,
+) -> Normalizer:
+    """A decimal number, half rounded away from zero to ``scale`` digits; too large counts as a failure."""
+    if isinstance(default, str):
+        try:
+            default = Decimal(default)
+        except InvalidOperation:
+            raise DeclarationError(f"parse_numeric(default={default!r}) is no number") from None
+    return Normalizer(
+        "parse_numeric",
+        (("precision", precision), ("scale", scale), ("on_failure", on_failure), ("default", default)),
+    )
+
+
+def round(p: int = 0) -> Normalizer:
+    """Half rounded away from zero to ``p`` digits after the point."""
+    return Normalizer("round", (("p", p),))
+
+
+def clamp(low: Scalar | None = None, high: Scalar | None = None) -> Normalizer:
+    """Not below ``low``, not above ``high``; either may be None. NULL stays NULL."""
+    return Normalizer("clamp", (("low", low), ("high", high)))
+
+
+def parse_bool(
+    truthy: Iterable[str] = TRUTHY,
+    falsy: Iterable[str] = FALSY,
+    on_failure: str = "null",
+    default: bool | None = None,
+) -> Normalizer:
+    """True or false by the word, in any case, with whitespace around; any other word is a failure."""
+    return Normalizer(
+        "parse_bool",
+        (
+            ("truthy", words_of("parse_bool", "truthy", truthy)),
+            ("falsy", words_of("parse_bool", "falsy", falsy)),
+            ("on_failure", on_failure),
+            ("default", default),
+        ),
+    )
+
+
+# --- nulls and SQL ---------------------------------------------------------------------------------
+
+
+def default(value: Scalar) -> Normalizer:
+    """``value`` instead of NULL."""
+    return Normalizer("default", (("value", value),))
+
+
+def not_null_or(value: Scalar) -> Normalizer:
+    """Another name of `default`."""
+    return default(value)
+
+
+def nullif(value: Scalar) -> Normalizer:
+    """NULL instead of ``value``."""
+    return Normalizer("nullif", (("value", value),))
+
+
+def sql(expr: str) -> Normalizer:
+    """An expression in the source's own SQL, in which the word ``col`` stands for the value so far."""
+    return Normalizer("sql", (("expr", expr),))
+
+
+def derive(expr: str) -> Normalizer:
+    """The value itself from an expression over the source's columns; the source needs no such column."""
+    return Normalizer("derive", (("expr", expr),))
+
+
+# --- JSON ------------------------------------------------------------------------------------------
+
+
+def _encode(value: Value) -> Any:
+    if isinstance(value, Decimal):
+        return {"decimal": str(value)}
+    if isinstance(value, dt.datetime):
+        return {"datetime": value.isoformat()}
+    if isinstance(value, dt.date):
+        return {"date": value.isoformat()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _decode(value: Any) -> Value:
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, dict):
+        ((kind, text),) = value.items()
+        if kind == "decimal":
+            return Decimal(text)
+        return dt.datetime.fromisoformat(text) if kind == "datetime" else dt.date.fromisoformat(text)
+    return value  # type: ignore[no-any-return]  # JSON's own scalars

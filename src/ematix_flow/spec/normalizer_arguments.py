@@ -1,0 +1,249 @@
+"""Which arguments a normaliser takes: the checks that run when one is declared or read from JSON."""
+
+from __future__ import annotations
+
+import datetime as dt
+import zoneinfo
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+
+from ematix_flow.errors import DeclarationError, did_you_mean
+from ematix_flow.spec.portable_regex import check_pattern, check_replacement, matches_empty
+from ematix_flow.spec.time_format import ISO8601, read_format
+from ematix_flow.spec.types import DataType
+
+Scalar = str | int | float | bool | Decimal | dt.date | dt.datetime
+Value = Scalar | tuple[str, ...] | None
+Args = Mapping[str, Value]
+
+ON_FAILURE = ("null", "error", "default")
+TRUTHY = ("true", "1", "yes", "y")
+FALSY = ("false", "0", "no", "n")
+TRUNCATIONS = ("second", "minute", "hour", "day", "week", "month", "quarter", "year")
+
+
+def formats_of(
+    marker: str, one: str | None, several: Iterable[str] | None, catalogue: tuple[str, ...]
+) -> tuple[str, ...]:
+    if one is not None and several is not None:
+        raise DeclarationError(f"{marker}() takes format= or formats=, not both")
+    if one is not None:
+        return (one,)
+    if several is None:
+        return catalogue
+    return (several,) if isinstance(several, str) else tuple(several)
+
+
+def words_of(marker: str, arg: str, words: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(words, str):
+        raise DeclarationError(f"{marker}({arg}=…) takes several words, as in {arg}=({words!r},)")
+    words = tuple(words)
+    for word in words:
+        if not isinstance(word, str):
+            raise DeclarationError(f"{marker}({arg}=…) takes words, not {word!r}")
+    return tuple(w.strip().lower() for w in words)
+
+
+def moment_of(marker: str, value: dt.datetime | dt.date | str | None) -> dt.datetime | None:
+    """The default of parse_timestamp as a moment in UTC."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            value = dt.datetime.fromisoformat(value.replace("Z", "+00:00"))
+        except ValueError:
+            raise DeclarationError(f"{marker}(default={value!r}) is no ISO 8601 timestamp") from None
+    if not isinstance(value, dt.datetime) and isinstance(value, dt.date):
+        value = dt.datetime(value.year, value.month, value.day)
+    if not isinstance(value, dt.datetime):
+        raise DeclarationError(f"{marker}(default={value!r}) is no timestamp")
+    return (
+        value.replace(tzinfo=dt.timezone.utc) if value.tzinfo is None else value.astimezone(dt.timezone.utc)
+    )
+
+
+def _nothing(args: Args) -> None:
+    if args:
+        raise DeclarationError(f"this marker takes no argument, not {sorted(args)}")
+
+
+def _is_text(marker: str, arg: str, value: Value) -> str:
+    if not isinstance(value, str):
+        raise DeclarationError(f"{marker}({arg}=…) must be a text, not {value!r}")
+    if "\x00" in value:
+        raise DeclarationError(f"{marker}({arg}=…) holds a NUL character")
+    return value
+
+
+def _is_int(marker: str, arg: str, value: Value) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise DeclarationError(f"{marker}({arg}=…) must be a whole number, not {value!r}")
+    return value
+
+
+def _is_scalar(marker: str, value: Value) -> None:
+    if isinstance(value, str):
+        _is_text(marker, "value", value)
+    elif not isinstance(value, (int, float, Decimal, dt.date)):
+        raise DeclarationError(
+            f"{marker}() takes a text, a number, a boolean, a date or a datetime, not {value!r}"
+        )
+    elif isinstance(value, (float, Decimal)) and not Decimal(value).is_finite():
+        raise DeclarationError(f"{marker}() takes a finite number, not {value!r}")
+
+
+def _check_failure(marker: str, args: Args, kinds: type | tuple[type, ...]) -> None:
+    rule, value = args["on_failure"], args["default"]
+    if rule not in ON_FAILURE:
+        raise DeclarationError(
+            f"{marker}(on_failure={rule!r}): the rules are {', '.join(ON_FAILURE)}."
+            + did_you_mean(str(rule), ON_FAILURE)
+        )
+    if rule == "default" and value is None:
+        raise DeclarationError(f"{marker}(on_failure='default') needs default=")
+    if rule != "default" and value is not None:
+        raise DeclarationError(f"{marker}(default=…) needs on_failure='default', not {rule!r}")
+    if value is not None and (
+        not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool)
+    ):
+        raise DeclarationError(f"{marker}(default={value!r}) has the wrong type")
+
+
+def _check_replace(args: Args) -> None:
+    if not _is_text("replace", "old", args["old"]):
+        raise DeclarationError("replace(old='') would replace nothing")
+    _is_text("replace", "new", args["new"])
+
+
+def _check_regex_replace(args: Args) -> None:
+    groups = check_pattern(_is_text("regex_replace", "pattern", args["pattern"]))
+    check_replacement(_is_text("regex_replace", "replacement", args["replacement"]), groups)
+    flags = _is_text("regex_replace", "flags", args["flags"])
+    if set(flags) - {"g", "i"} or len(set(flags)) != len(flags):
+        raise DeclarationError(f"regex_replace(flags={flags!r}): the flags are 'g' and 'i'")
+    if "g" in flags and matches_empty(str(args["pattern"])):
+        raise DeclarationError(
+            f"regex_replace({args['pattern']!r}) also matches the empty text; engines differ in how often",
+            next_step="repeat with + instead of *, or begin the pattern with ^",
+        )
+
+
+def _check_truncate(args: Args) -> None:
+    if _is_int("truncate", "n", args["n"]) < 0:
+        raise DeclarationError(f"truncate({args['n']}): the length must not be negative")
+
+
+def _check_formats(marker: str, args: Args) -> None:
+    formats = args["formats"]
+    if not isinstance(formats, tuple) or not formats:
+        raise DeclarationError(f"{marker}() needs at least one format")
+    for one in formats:
+        if _is_text(marker, "format", one) != ISO8601:
+            read_format(one)
+
+
+def _check_parse_timestamp(args: Args) -> None:
+    _check_formats("parse_timestamp", args)
+    _check_failure("parse_timestamp", args, dt.datetime)
+
+
+def _check_parse_date(args: Args) -> None:
+    _check_formats("parse_date", args)
+    _check_failure("parse_date", args, dt.date)
+    if isinstance(args["default"], dt.datetime):
+        raise DeclarationError("parse_date(default=…) takes a date, not a datetime")
+
+
+def _check_to_timezone(args: Args) -> None:
+    name = _is_text("to_timezone", "tz", args["tz"])
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        known = zoneinfo.available_timezones()
+        raise DeclarationError(
+            f"to_timezone({name!r}): there is no such time zone.{did_you_mean(name, known)}"
+        ) from None
+
+
+def _check_date_trunc(args: Args) -> None:
+    unit = _is_text("date_trunc", "precision", args["precision"])
+    if unit not in TRUNCATIONS:
+        raise DeclarationError(f"date_trunc({unit!r}): unknown.{did_you_mean(unit, TRUNCATIONS)}")
+
+
+def _check_parse_numeric(args: Args) -> None:
+    DataType("numeric", precision=args["precision"], scale=args["scale"])  # type: ignore[arg-type]
+    _check_failure("parse_numeric", args, (int, float, Decimal))
+
+
+def _check_round(args: Args) -> None:
+    if not -18 <= _is_int("round", "p", args["p"]) <= 18:
+        raise DeclarationError(f"round({args['p']}): between -18 and 18 digits")
+
+
+def _check_clamp(args: Args) -> None:
+    low, high = args["low"], args["high"]
+    if low is None and high is None:
+        raise DeclarationError("clamp() needs a low or a high bound")
+    for bound in (low, high):
+        if bound is not None:
+            _is_scalar("clamp", bound)
+            if isinstance(bound, (bool, str)):
+                raise DeclarationError(f"clamp() bounds numbers and dates, not {bound!r}")
+    if low is not None and high is not None:
+        try:
+            crossed = low > high  # type: ignore[operator]  # a TypeError is what is looked for
+        except TypeError:
+            raise DeclarationError(f"clamp({low!r}, {high!r}): the bounds cannot be compared") from None
+        if crossed:
+            raise DeclarationError(f"clamp({low!r}, {high!r}): the low bound is above the high one")
+
+
+def _check_parse_bool(args: Args) -> None:
+    truthy, falsy = args["truthy"], args["falsy"]
+    if not isinstance(truthy, tuple) or not isinstance(falsy, tuple) or not (truthy or falsy):
+        raise DeclarationError("parse_bool() needs words for true or for false")
+    both = set(truthy) & set(falsy)
+    if both:
+        raise DeclarationError(f"parse_bool(): {sorted(both)} would be both true and false")
+    _check_failure("parse_bool", args, bool)
+
+
+def _check_sql(marker: str) -> Callable[[Args], None]:
+    def check(args: Args) -> None:
+        if not _is_text(marker, "expr", args["expr"]).strip():
+            raise DeclarationError(f"{marker}() needs an expression")
+
+    return check
+
+
+CHECKS: dict[str, Callable[[Args], None]] = {
+    **dict.fromkeys(
+        (
+            "trim",
+            "lower",
+            "upper",
+            "empty_to_null",
+            "whitespace_to_null",
+            "email_normalize",
+            "phone_normalize",
+        ),
+        _nothing,
+    ),
+    "replace": _check_replace,
+    "regex_replace": _check_regex_replace,
+    "truncate": _check_truncate,
+    "parse_timestamp": _check_parse_timestamp,
+    "parse_date": _check_parse_date,
+    "to_timezone": _check_to_timezone,
+    "date_trunc": _check_date_trunc,
+    "parse_int": lambda args: _check_failure("parse_int", args, int),
+    "parse_numeric": _check_parse_numeric,
+    "round": _check_round,
+    "clamp": _check_clamp,
+    "parse_bool": _check_parse_bool,
+    "default": lambda args: _is_scalar("default", args["value"]),
+    "nullif": lambda args: _is_scalar("nullif", args["value"]),
+    "sql": _check_sql("sql"),
+    "derive": _check_sql("derive"),
+}

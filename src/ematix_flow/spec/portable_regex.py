@@ -1,0 +1,239 @@
+r"""The part of regular expressions that every engine reads alike, and its spelling in each of them.
+
+Postgres, DuckDB, Spark and Python disagree on ``.``, ``$``, ``\b``, ``\w``, on look-around, on back
+references and on POSIX classes. A pattern is read here once, and written out in the flavour of an
+engine with these rules: ``\d \w \s \b`` are ASCII, ``.`` is anything but a newline, ``^`` and ``$``
+are the ends of the whole text. What cannot be the same everywhere is refused when it is declared.
+
+One difference remains: between alternatives of which one begins like the other, Postgres takes the
+longest match and the rest the first that fits. Write the longer one first, then all agree.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ematix_flow.errors import DeclarationError
+
+FLAVOURS = ("python", "postgres", "re2", "java")
+
+_WHITESPACE = " \t\n\r\f\v"
+_CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "s": _WHITESPACE}
+_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
+_END = {"python": r"\Z", "postgres": r"\Z", "re2": r"\z", "java": r"\z"}
+_BOUNDARY = {"b": {"postgres": r"\y"}, "B": {"postgres": r"\Y"}}
+_BOUND = re.compile(r"\{(\d+)(?:,(\d*))?\}")
+_SPECIAL = frozenset(r"\.[]{}()*+?^$|&-/#~")
+_MOST_REPEATS = 255  # Postgres allows no more
+
+
+def check_pattern(pattern: str) -> int:
+    """The number of groups of a pattern; DeclarationError when it is not portable."""
+    written = translate(pattern, "python")
+    try:
+        return re.compile(written, re.ASCII).groups
+    except re.error as error:
+        raise DeclarationError(f"the regular expression {pattern!r} is wrong: {error}") from None
+
+
+def matches_empty(pattern: str) -> bool:
+    """Whether the pattern finds an empty match somewhere else than at the start of a text."""
+    found = re.compile(translate(pattern, "python"), re.ASCII).search("")
+    return found is not None and not pattern.startswith(("^", r"\A"))
+
+
+def check_replacement(replacement: str, groups: int) -> None:
+    for part in replacement_parts(replacement):
+        if isinstance(part, int) and part > groups:
+            raise DeclarationError(
+                f"the replacement {replacement!r} names group {part}, the pattern has {groups}"
+            )
+
+
+def replacement_parts(replacement: str) -> tuple[str | int, ...]:
+    r"""The literal texts and group numbers of a replacement; ``\\`` is a backslash."""
+    parts: list[str | int] = []
+    literal = ""
+    position = 0
+    while position < len(replacement):
+        char = replacement[position]
+        position += 1
+        if char != "\\":
+            literal += char
+            continue
+        follower = replacement[position : position + 1]
+        position += 1
+        if follower == "\\":
+            literal += "\\"
+        elif follower and follower in "0123456789&":
+            if literal:
+                parts.append(literal)
+                literal = ""
+            parts.append(0 if follower == "&" else int(follower))
+        else:
+            raise DeclarationError(
+                f"the replacement {replacement!r} holds a single backslash",
+                next_step=r"write \1 to \9 for a group, \0 for the whole match, \\ for a backslash",
+            )
+    if literal:
+        parts.append(literal)
+    return tuple(parts)
+
+
+def write_replacement(parts: tuple[str | int, ...], flavour: str, shift: int = 0) -> str:
+    """The replacement in an engine's own writing, with group numbers moved up by ``shift``."""
+    out = ""
+    for part in parts:
+        if isinstance(part, int):
+            number = part + shift
+            if flavour == "java":
+                out += f"${number}"
+            elif flavour == "python":
+                out += f"\\g<{number}>"
+            elif flavour == "postgres" and number == 0:
+                out += "\\&"
+            else:
+                out += f"\\{number}"
+        else:
+            literal = part.replace("\\", "\\\\")
+            out += literal.replace("$", "\\$") if flavour == "java" else literal
+    return out
+
+
+def translate(pattern: str, flavour: str) -> str:
+    """The pattern as one engine writes it."""
+    return _Reader(pattern, flavour).read()
+
+
+@dataclass
+class _Reader:
+    pattern: str
+    flavour: str
+    position: int = 0
+    greedy: bool = False
+    lazy: bool = False
+
+    def read(self) -> str:
+        out = []
+        while self.position < len(self.pattern):
+            out.append(self._one())
+        if self.greedy and self.lazy:
+            raise self._refuse("mixes greedy and lazy quantifiers, which Postgres reads in its own way")
+        return "".join(out)
+
+    def _refuse(self, why: str) -> DeclarationError:
+        return DeclarationError(
+            f"the regular expression {self.pattern!r} {why}",
+            next_step="use what all engines share (see spec/portable_regex.py), or sql() with the"
+            " source's own function",
+        )
+
+    def _next(self) -> str:
+        if self.position >= len(self.pattern):
+            raise self._refuse("ends in the middle")
+        char = self.pattern[self.position]
+        self.position += 1
+        return char
+
+    def _one(self) -> str:
+        char = self._next()
+        if char == "\\":
+            return self._escape(self._next())
+        if char == "[":
+            return self._bracket()
+        if char == "(":
+            if self.pattern.startswith("?", self.position):
+                if not self.pattern.startswith("?:", self.position):
+                    raise self._refuse("uses a (?…) that is not portable; (?:…) is")
+                self.position += 2
+                return "(?:"
+            return "("
+        if char == ".":
+            return "[^\n]"
+        if char == "$":
+            return _END[self.flavour]
+        if char in "*+?{":
+            return self._quantifier(char)
+        return "\\" + char if char in "]}" else char
+
+    def _quantifier(self, char: str) -> str:
+        if char == "{":
+            bound = _BOUND.match(self.pattern, self.position - 1)
+            if bound is None:
+                raise self._refuse(r"holds a { that counts nothing; write \{ for the character")
+            if max(int(bound[1]), int(bound[2] or 0)) > _MOST_REPEATS:
+                raise self._refuse(f"repeats more than {_MOST_REPEATS} times")
+            self.position = bound.end()
+            char = bound[0]
+        if self.pattern.startswith("+", self.position):
+            raise self._refuse("uses a possessive quantifier")
+        if self.pattern.startswith("?", self.position):
+            self.position += 1
+            self.lazy = True
+            return char + "?"
+        self.greedy = True
+        return char
+
+    def _escape(self, char: str) -> str:
+        if char in _CLASSES:
+            return f"[{_CLASSES[char]}]"
+        if char.lower() in _CLASSES:
+            return f"[^{_CLASSES[char.lower()]}]"
+        if char in _BOUNDARY:
+            return _BOUNDARY[char].get(self.flavour, "\\" + char)
+        if char == "A":
+            return "^"
+        if char in "zZ":
+            return _END[self.flavour]
+        return _literal(self._escaped_character(char))
+
+    def _escaped_character(self, char: str) -> str:
+        if char in _CONTROLS:
+            return _CONTROLS[char]
+        if char in "xu":
+            digits = 2 if char == "x" else 4
+            code = self.pattern[self.position : self.position + digits]
+            if not re.fullmatch(rf"[0-9A-Fa-f]{{{digits}}}", code) or int(code, 16) == 0:
+                raise self._refuse(f"holds a \\{char} without {digits} hexadecimal digits")
+            self.position += digits
+            return chr(int(code, 16))
+        if char.isdigit():
+            raise self._refuse("refers back to a group, which DuckDB cannot")
+        if char.isalnum():
+            raise self._refuse(f"uses \\{char}, which is not the same everywhere")
+        return char
+
+    def _bracket(self) -> str:
+        out = "["
+        if self.pattern.startswith("^", self.position):
+            self.position += 1
+            out += "^"
+        first = True
+        while True:
+            char = self._next()
+            if char == "]" and not first:
+                return out + "]"
+            first = False
+            if char == "[" and self.pattern[self.position : self.position + 1] in (":", ".", "="):
+                raise self._refuse("uses a POSIX class; write the characters, as in [A-Za-z]")
+            if char == "\\":
+                escaped = self._next()
+                if escaped in _CLASSES:
+                    out += _CLASSES[escaped]
+                    continue
+                if escaped.lower() in _CLASSES or escaped in "bB":
+                    raise self._refuse(f"uses \\{escaped} in brackets")
+                out += _literal(self._escaped_character(escaped))
+            elif char == "-" and self._is_range(out):
+                out += "-"
+            else:
+                out += _literal(char)
+
+    def _is_range(self, out: str) -> bool:
+        """Whether a hyphen stands between two characters rather than at an end of the brackets."""
+        return out not in ("[", "[^") and not self.pattern.startswith("]", self.position)
+
+
+def _literal(char: str) -> str:
+    return "\\" + char if char in _SPECIAL else char
