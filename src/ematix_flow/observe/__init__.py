@@ -1,0 +1,1 @@
+"""Progress, logs, metrics, traces, lineage, alerters."""

@@ -1,0 +1,1 @@
+"""Spec + world -> Plan: DDL diff, source range, path, strategy, guarantee, tuning. Values, no side effects."""

@@ -1,0 +1,217 @@
+"""The planner: a declared pipeline and the world as it is, made into a Plan. Changes nothing."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from ematix_flow.backends.base import (
+    BatchSource,
+    Query,
+    SourceColumn,
+    SparkSource,
+    TablePlan,
+)
+from ematix_flow.backends.relational import RelationalTarget, require_identifier_length
+from ematix_flow.errors import FlowError, PlanError, SchemaMismatch, Unsupported, did_you_mean
+from ematix_flow.graph.registry import DeclaredPipeline
+from ematix_flow.plan.definition import (
+    ApplyRows,
+    CopyRows,
+    Plan,
+    PrepareTable,
+    RunPostTransform,
+    Stage,
+    TargetPlan,
+    TransformRows,
+)
+from ematix_flow.plan.paths import choose_path, derive_guarantee
+from ematix_flow.plan.source_sql import source_reference, source_sql
+from ematix_flow.plan.spark_types import columns_of_frame
+from ematix_flow.plan.tuning import Shape, choose, machine_cores, value
+from ematix_flow.plan.world import World
+from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec, connection_label
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.spec.watermarks import SourceRange, Watermark, require_watermark_type
+from ematix_flow.strategies.projection import build_projection, check_columns, needs_projection
+from ematix_flow.strategies.ranges import restrict
+
+SPARK_VIEW = "_ematix_source"
+
+
+def build_plan(declared: DeclaredPipeline, world: World, *, cores: int | None = None) -> Plan:
+    """Ask source and targets what they are, and decide. Every error points at the declaration."""
+    spec = declared.spec
+    try:
+        return _build(declared, world, machine_cores() if cores is None else cores)
+    except FlowError as error:
+        raise error.at(spec.where) from error.__cause__
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The source as described, shared by all targets of the pipeline."""
+
+    kind: str
+    identity: str
+    reader: BatchSource | SparkSource
+    sql: str
+    columns: tuple[SourceColumn, ...]
+
+
+def _build(declared: DeclaredPipeline, world: World, cores: int) -> Plan:
+    spec = declared.spec
+    reference = source_reference(spec)
+    backend = world.backend(reference)
+    reader = world.source(reference)
+    sql = source_sql(declared, world, reader)
+    if isinstance(reader, SparkSource):
+        columns = columns_of_frame(reader.frame(world.spark(), sql))
+    else:
+        columns = reader.describe(sql)
+    _refuse_repeated(columns, spec)
+    source = _Source(backend.kind, backend.identity(), reader, sql, columns)
+    targets = tuple(_plan_target(spec, target, source, world, cores) for target in spec.targets)
+    post = tuple(RunPostTransform(step, index) for index, step in enumerate(spec.transforms_post))
+    return Plan(spec, connection_label(reference), backend.kind, sql, columns, targets, post)
+
+
+def _plan_target(spec: PipelineSpec, target: TargetSpec, source: _Source, world: World, cores: int) -> TargetPlan:
+    backend = world.backend(target.connection)
+    sink = world.target(target.connection)
+    capabilities = backend.capabilities
+    if target.mode not in capabilities.strategies:
+        raise Unsupported(
+            f"mode {target.mode!r} cannot be used with a {backend.kind} target yet",
+            next_step=f"modes of {backend.kind}: {', '.join(sorted(capabilities.strategies))}",
+        )
+    table = target.table or _inferred_table(target, source.columns)
+    require_identifier_length(table.with_load_columns(), capabilities.max_identifier_bytes)
+    names = [c.name for c in source.columns]
+    check_columns(table=table, source_columns=names, where=spec.where)
+
+    watermark_range = _range(spec, table, target, world)
+    computes = _what_is_computed(spec, table)
+    source_backend = world.backend(source_reference(spec))
+    path = choose_path(
+        spec,
+        same_database=capabilities.same_db and source.identity == backend.identity(),
+        native_source=isinstance(source.reader, SparkSource),
+        computes=computes,
+        target=capabilities,
+    )
+    guarantee = derive_guarantee(spec, capabilities, backend.kind)
+    tuning = choose(Shape(path.value, source_backend.capabilities, capabilities, cores))
+    changes, warnings = _drift(spec, table, sink.plan_table(table, sink.inspect(table)))
+    read = Query(source.sql, watermark_range)
+
+    stages: list[Stage] = [PrepareTable(changes)]
+    if path.value == "same_db":
+        assert isinstance(sink, RelationalTarget)
+        projected = _project(spec, table, source, restrict(source.sql, watermark_range, sink.dialect), sink.dialect.name)
+        stages.append(ApplyRows(projected))
+    else:
+        tasks = value(tuning, "read tasks", cores)
+        if path.value == "copy":
+            stages.append(CopyRows(read, tasks))
+        else:
+            projection = _project(spec, table, source, f"SELECT * FROM {SPARK_VIEW}", "spark") if computes else None
+            stages.append(
+                TransformRows(
+                    read,
+                    projection,
+                    source.columns,
+                    isinstance(source.reader, SparkSource),
+                    tasks,
+                    single_part=value(tuning, "staging parts", 0) == 1,
+                )
+            )
+        stages.append(ApplyRows())
+    return TargetPlan(target, table, path, guarantee, watermark_range, tuple(stages), tuning, warnings)
+
+
+def _project(spec: PipelineSpec, table: TableSpec, source: _Source, sql: str, dialect: str) -> str:
+    return build_projection(
+        source_sql=sql,
+        table=table,
+        source_columns=[c.name for c in source.columns],
+        source_types={c.name: c.type for c in source.columns if c.type is not None},
+        pre=spec.transforms_pre,
+        dialect=dialect,
+    )
+
+
+def _what_is_computed(spec: PipelineSpec, table: TableSpec) -> str | None:
+    if not needs_projection(table, spec.transforms_pre):
+        return None
+    parts = []
+    if any(c.normalizers for c in table.columns):
+        parts.append("normalisation of " + ", ".join(c.name for c in table.columns if c.normalizers))
+    if spec.transforms_pre:
+        parts.append(", ".join(t.name for t in spec.transforms_pre))
+    return " and ".join(parts)
+
+
+def _inferred_table(target: TargetSpec, columns: tuple[SourceColumn, ...]) -> TableSpec:
+    """A file target without a declared table takes the source's columns as they come."""
+    if target.prefix is None:
+        raise PlanError(f"target {target.label} declares neither a table nor a prefix")
+    described = tuple(ColumnSpec(c.name, c.type or DataType("text"), nullable=True) for c in columns)
+    return TableSpec(None, target.prefix, described)
+
+
+def _range(spec: PipelineSpec, table: TableSpec, target: TargetSpec, world: World) -> SourceRange | None:
+    name = spec.source.watermark_column
+    if name is None:
+        return None
+    if name not in table.column_names:
+        raise SchemaMismatch(
+            f"watermark_column {name!r} is no column of {table.label}.{did_you_mean(name, table.column_names)}",
+            next_step="declare the column on the table: restarts read the position from there",
+        )
+    column = table.column(name)
+    require_watermark_type(name, column.type)
+    if column.normalizers:
+        raise Unsupported(
+            f"watermark_column {name!r} has normalisers; the source is filtered by its raw value",
+            next_step="normalise it in the source SQL instead",
+        )
+    low = world.target(target.connection).watermark(spec.name, target.label, name)
+    high = None
+    if spec.source.lag_seconds:
+        if column.type.kind not in ("timestamp", "timestamp_tz"):
+            raise Unsupported(f"lag= holds back by time, and watermark_column {name!r} is {column.type}")
+        until = dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=spec.source.lag_seconds)
+        high = Watermark(name, column.type, until if column.type.kind == "timestamp_tz" else until.replace(tzinfo=None))
+    return SourceRange(name, low, high)
+
+
+def _drift(spec: PipelineSpec, table: TableSpec, found: TablePlan) -> tuple[TablePlan, tuple[str, ...]]:
+    """What the declared policy makes of the difference between declaration and live table."""
+    additions = [c for c in found.changes if c.action == "add_column"]
+    blocking = list(found.differences)
+    if additions and spec.on_drift != "evolve":
+        blocking += [f"column {c.subject!r} is declared but not in the table" for c in additions]
+    if not blocking:
+        return found, ()
+    if spec.on_drift == "warn" and not additions and not any("declared but not in" in b for b in blocking):
+        return TablePlan(), tuple(blocking)
+    hint = "on_drift='evolve' adds new nullable columns; anything else needs ALTER TABLE by hand"
+    raise SchemaMismatch(
+        f"{table.label} differs from its declaration: " + "; ".join(blocking),
+        where=table.where or spec.where,
+        state=f"{table.label} is unchanged",
+        next_step=hint if spec.on_drift != "evolve" else "change the table by hand, or the declaration",
+    )
+
+
+def _refuse_repeated(columns: tuple[SourceColumn, ...], spec: PipelineSpec) -> None:
+    seen: set[str] = set()
+    for column in columns:
+        if column.name in seen:
+            raise SchemaMismatch(
+                f"the source SQL of {spec.name!r} yields column {column.name!r} twice",
+                next_step="give one of them another name with AS",
+            )
+        seen.add(column.name)

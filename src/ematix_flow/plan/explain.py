@@ -1,0 +1,125 @@
+"""A plan in words and as JSON, from the very stages that the executor walks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ematix_flow.plan.definition import ApplyRows, CopyRows, Plan, PrepareTable, Stage, TargetPlan, TransformRows
+from ematix_flow.spec.redaction import mask
+from ematix_flow.spec.watermarks import SourceRange
+
+
+def describe_stage(stage: Stage, plan: TargetPlan) -> list[str]:
+    """What a stage will do, a line each."""
+    if isinstance(stage, PrepareTable):
+        if not stage.changes.changes:
+            return [f"table {plan.table.label} is there and fits"]
+        return [f"{change.action.replace('_', ' ')} {change.subject}" for change in stage.changes.changes]
+    if isinstance(stage, CopyRows):
+        return [f"copy rows to staging with {_tasks(stage.tasks)}"]
+    if isinstance(stage, TransformRows):
+        reader = "Spark reads the files" if stage.native else f"read with {_tasks(stage.tasks)}"
+        computed = "compute the projection in Spark SQL" if stage.projection else "nothing to compute"
+        return [f"{reader}, {computed}, write staging"]
+    where = "inside the database" if stage.sql is not None else "from staging"
+    verb = {"append": "insert the rows", "truncate": "replace every row"}.get(plan.target.mode, plan.target.mode)
+    mark = " and the new watermark" if plan.range else ""
+    return [f"one transaction: {verb} {where}, the ledger entry{mark}"]
+
+
+def describe_range(source_range: SourceRange | None) -> str | None:
+    if source_range is None:
+        return None
+    low = f">= {source_range.low.encode()}" if source_range.low else "from the beginning"
+    high = f" and <= {source_range.high.encode()}" if source_range.high else ""
+    return f"{source_range.column} {low}{high}"
+
+
+def plan_to_text(plan: Plan, *, verbose: bool = False) -> str:
+    """The plan as a person reads it."""
+    spec = plan.pipeline
+    lines = [f"pipeline  {spec.name}" + (f"   ({spec.where})" if spec.where else "")]
+    lines.append(f"source    {plan.source_connection} ({plan.source_kind})")
+    lines += [f"          {line}" for line in _sql_lines(plan.source_sql, 12 if not verbose else None)]
+    for target in plan.targets:
+        lines.append(f"target    {target.target.label}   mode {target.target.mode}")
+        lines.append(f"path      {target.path.value}: {target.path.reason}")
+        lines.append(f"guarantee {target.guarantee.value}: {target.guarantee.reason}")
+        if target.range is not None:
+            lines.append(f"range     {describe_range(target.range)}")
+        lines += [f"tuning    {c.name} = {c.value}: {c.reason}" for c in target.tuning]
+        number = 0
+        for stage in target.stages:
+            for text in describe_stage(stage, target):
+                number += 1
+                lines.append(f"  {number}. {text}")
+            lines += [f"       {line}" for line in _stage_sql(stage, verbose)]
+        lines += [f"warning   {text}" for text in target.warnings]
+    lines += [f"then      {post.step.kind}: {post.step.label}" for post in plan.post]
+    return mask("\n".join(lines))
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """The plan for ``--output json``."""
+    return {
+        "pipeline": plan.pipeline.name,
+        "where": str(plan.pipeline.where) if plan.pipeline.where else None,
+        "source": {
+            "connection": plan.source_connection,
+            "kind": plan.source_kind,
+            "sql": mask(plan.source_sql),
+            "columns": [
+                {"name": c.name, "type": str(c.type) if c.type else None, "native": c.native}
+                for c in plan.source_columns
+            ],
+        },
+        "targets": [_target_json(target) for target in plan.targets],
+        "post": [{"kind": p.step.kind, "text": mask(p.step.text)} for p in plan.post],
+        "has_changes": plan.has_changes,
+    }
+
+
+def _target_json(target: TargetPlan) -> dict[str, Any]:
+    choices = [target.path, target.guarantee, *target.tuning]
+    return {
+        "target": target.target.label,
+        "table": target.table.label,
+        "mode": target.target.mode,
+        "path": target.path.value,
+        "guarantee": target.guarantee.value,
+        "range": describe_range(target.range),
+        "choices": [{"name": c.name, "value": c.value, "reason": c.reason} for c in choices],
+        "changes": [
+            {"action": c.action, "subject": c.subject, "sql": c.sql}
+            for stage in target.stages
+            if isinstance(stage, PrepareTable)
+            for c in stage.changes.changes
+        ],
+        "stages": [
+            {"stage": type(stage).__name__, "does": describe_stage(stage, target)} for stage in target.stages
+        ],
+        "warnings": list(target.warnings),
+    }
+
+
+def _tasks(count: int) -> str:
+    return "1 task" if count == 1 else f"{count} tasks"
+
+
+def _stage_sql(stage: Stage, verbose: bool) -> list[str]:
+    if isinstance(stage, PrepareTable):
+        return [line for change in stage.changes.changes for line in change.sql.splitlines()]
+    if isinstance(stage, ApplyRows) and stage.sql is not None and verbose:
+        return stage.sql.splitlines()
+    if isinstance(stage, TransformRows) and stage.projection and verbose:
+        return stage.projection.splitlines()
+    return []
+
+
+def _sql_lines(sql: str, limit: int | None) -> list[str]:
+    import textwrap
+
+    lines = textwrap.dedent(sql).strip().splitlines()
+    if limit is not None and len(lines) > limit:
+        return [*lines[: limit - 1], f"… {len(lines) - limit + 1} more lines"]
+    return lines

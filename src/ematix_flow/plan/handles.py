@@ -1,0 +1,52 @@
+"""The ``conn`` that a pipeline's function receives: an opened connection, for reading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ematix_flow.backends.base import Backend
+from ematix_flow.errors import SourceFailed
+
+
+class LiveConnection:
+    """A connection in use. It connects at the first question, and never shows a secret."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    @property
+    def name(self) -> str:
+        return self._backend.connection.name
+
+    @property
+    def kind(self) -> str:
+        return self._backend.kind
+
+    @property
+    def dialect(self) -> str:
+        """The name of its SQL, as sqlglot names it."""
+        source = self._backend.source()
+        return source.dialect if source is not None else self._backend.kind
+
+    def ping(self) -> str:
+        """Connect and say to what."""
+        return self._backend.check()
+
+    def query(self, sql: str, max_rows: int | None = None) -> list[dict[str, Any]]:
+        """At most ``max_rows`` rows (1,000 unless told), each a dict."""
+        names, rows = self._backend.query(sql, 1_000 if max_rows is None else max_rows)
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def scalar(self, sql: str) -> Any:
+        """The first column of the first row, or None."""
+        _, rows = self._backend.query(sql, 1)
+        return rows[0][0] if rows else None
+
+    def fetch_scalar_int(self, sql: str) -> int:
+        value = self.scalar(sql)
+        if not isinstance(value, int):
+            raise SourceFailed(f"{self.name}: expected one whole number, the query gave {value!r}")
+        return value
+
+    def __repr__(self) -> str:
+        return f"<LiveConnection {self.name} ({self.kind})>"

@@ -1,0 +1,80 @@
+"""From a pipeline's declaration to the SQL its source is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+from ematix_flow.backends.base import BatchSource, SparkSource
+from ematix_flow.errors import FlowError, PlanError
+from ematix_flow.graph.registry import DeclaredPipeline
+from ematix_flow.plan.handles import LiveConnection
+from ematix_flow.plan.world import World
+from ematix_flow.spec.pipelines import ConnectionRef, PipelineSpec
+from ematix_flow.spec.tables import TableSpec
+
+
+def source_reference(spec: PipelineSpec) -> ConnectionRef:
+    """The source's connection: the declared one, else the first target's."""
+    return spec.source.connection if spec.source.connection is not None else spec.targets[0].connection
+
+
+def source_sql(declared: DeclaredPipeline, world: World, source: BatchSource | SparkSource) -> str:
+    """What the function returns, or a SELECT of the declared columns from ``source_table``."""
+    spec = declared.spec
+    given = _call(declared, world)
+    if isinstance(given, str):
+        if not given.strip():
+            raise PlanError(f"the function of pipeline {spec.name!r} returned an empty string", where=spec.where)
+        return given
+    if given is not None:
+        raise PlanError(
+            f"the function of pipeline {spec.name!r} returned {type(given).__name__}, not SQL",
+            where=spec.where,
+            next_step="return the SQL as a string, or return nothing and declare source_table=",
+        )
+    if spec.source.table is None:
+        raise PlanError(
+            f"the function of pipeline {spec.name!r} returned nothing, and no source_table= is declared",
+            where=spec.where,
+            next_step='return "SELECT …" from the function, or declare source_table="schema.table"',
+        )
+    return source.table_query(spec.source.table, _table_columns(spec, spec.targets[0].table))
+
+
+def _table_columns(spec: PipelineSpec, table: TableSpec | None) -> list[tuple[str, str]]:
+    """(declared column, source column) pairs; derived columns read nothing. Empty: every column."""
+    if table is None:
+        return []
+    mapping = dict(spec.source.column_map)
+    derived = {c.name for c in table.columns if c.normalizers and c.normalizers[0].name == "derive"}
+    return [(name, mapping.get(name, name)) for name in table.column_names if name not in derived]
+
+
+def _call(declared: DeclaredPipeline, world: World) -> Any:
+    spec = declared.spec
+    connections = [source_reference(spec), spec.targets[0].connection][: spec.arguments]
+    arguments = [LiveConnection(world.backend(reference)) for reference in connections]
+    try:
+        given = declared.function(*arguments)
+        return asyncio.run(given) if inspect.iscoroutine(given) else given
+    except FlowError as error:
+        raise error.at(spec.where) from error
+    except Exception as error:
+        line = _line_in(declared, error)
+        raise PlanError(
+            f"the function of pipeline {spec.name!r} raised {type(error).__name__}: {error}{line}",
+            where=spec.where,
+            state="nothing was read or written",
+        ) from error
+
+
+def _line_in(declared: DeclaredPipeline, error: Exception) -> str:
+    code = getattr(declared.function, "__code__", None)
+    frame = error.__traceback__
+    while frame is not None:
+        if code is not None and frame.tb_frame.f_code is code:
+            return f" (line {frame.tb_lineno})"
+        frame = frame.tb_next
+    return ""

@@ -1,0 +1,51 @@
+"""The live systems a plan is made against and run on: connections resolved, backends opened once each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.base import Backend, BatchSource, SparkSource, Target
+from ematix_flow.backends.registry import open_backend
+from ematix_flow.config.interpolate import expand_connection
+from ematix_flow.errors import Unsupported
+from ematix_flow.graph.connections import resolve
+from ematix_flow.spec.pipelines import ConnectionRef, connection_label
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class World:
+    """Opens nothing until asked. ``spark`` starts the engine; it is called only by who needs Spark."""
+
+    def __init__(self, spark: Callable[[], SparkSession]) -> None:
+        self._start_spark = spark
+        self._backends: dict[Any, Backend] = {}
+
+    def spark(self) -> SparkSession:
+        return self._start_spark()
+
+    def backend(self, reference: ConnectionRef) -> Backend:
+        key = reference if isinstance(reference, str) else (reference.name, id(reference))
+        if key not in self._backends:
+            self._backends[key] = open_backend(expand_connection(resolve(reference).connection))
+        return self._backends[key]
+
+    def source(self, reference: ConnectionRef) -> BatchSource | SparkSource:
+        backend = self.backend(reference)
+        source = backend.source()
+        if source is None:
+            raise Unsupported(
+                f"connection {connection_label(reference)!r} ({backend.kind}) cannot be read by a batch pipeline"
+            )
+        return source
+
+    def target(self, reference: ConnectionRef) -> Target:
+        backend = self.backend(reference)
+        target = backend.target()
+        if target is None:
+            raise Unsupported(
+                f"connection {connection_label(reference)!r} ({backend.kind}) cannot be the target of a batch pipeline"
+            )
+        return target

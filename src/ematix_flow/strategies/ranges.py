@@ -1,0 +1,33 @@
+"""The user's SQL, kept to the range that an incremental run reads."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from ematix_flow.spec.watermarks import SourceRange
+from ematix_flow.strategies.sql import Dialect, column, identifier, verbatim
+
+
+def range_condition(source_range: SourceRange, dialect: Dialect, table: str | None = None) -> exp.Expression | None:
+    """``low <= column <= high``. Nulls are kept, so that they are refused loudly and not left behind."""
+    mark = column(source_range.column, table)
+    parts: list[exp.Expression] = []
+    if source_range.low is not None:
+        low = dialect.literal(source_range.low.value, source_range.low.type)
+        parts.append(exp.GTE(this=mark.copy(), expression=low))
+    if source_range.high is not None:
+        high = dialect.literal(source_range.high.value, source_range.high.type)
+        parts.append(exp.LTE(this=mark.copy(), expression=high))
+    if not parts:
+        return None
+    return exp.or_(exp.and_(*parts), exp.Is(this=mark, expression=exp.Null()))
+
+
+def restrict(sql: str, source_range: SourceRange | None, dialect: Dialect) -> str:
+    """The SQL unchanged, or as a subquery with the range's condition around it."""
+    condition = range_condition(source_range, dialect) if source_range else None
+    if condition is None:
+        return sql
+    inner = verbatim(sql)
+    inner.set("alias", exp.TableAlias(this=identifier("ranged")))
+    return exp.select("*").from_(inner).where(condition).sql(dialect=dialect.name, identify=True)
