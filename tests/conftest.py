@@ -1,0 +1,91 @@
+"""What every test gets: a home, state and registry of its own; Spark and servers on demand.
+
+A test that asks for a server which cannot be had fails: it is never skipped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.services import postgres as postgres_service
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UNIT = Path(__file__).parent / "unit"
+# What a test needs shows in its fixtures; the marks follow, so that  -m "not spark"  is always right.
+MARKS = {"spark": "spark", "postgres": "postgres", "pg_database": "postgres"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        needed = {MARKS[name] for name in getattr(item, "fixturenames", ()) if name in MARKS}
+        if needed and UNIT in item.path.parents:
+            raise pytest.UsageError(f"{item.nodeid} needs {', '.join(sorted(needed))}: it is no unit test")
+        for mark in needed:
+            item.add_marker(mark)
+
+
+def cache_folder() -> Path:
+    """The user's real cache: jars and class-data archives are fetched and made once, not for each test."""
+    given = os.environ.get("EMATIX_FLOW_CACHE")
+    return Path(given) if given else Path.home() / ".cache" / "ematix-flow"
+
+
+CACHE = cache_folder()
+
+
+@pytest.fixture(autouse=True)
+def isolated_environment(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No trace of the developer's own home, settings or state; the working directory is ``tmp_path``."""
+    home = tmp_path_factory.mktemp("home")
+    for name in list(os.environ):
+        if name.startswith("EMATIX_FLOW_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("EMATIX_FLOW_STATE", str(home / "state"))
+    monkeypatch.setenv("EMATIX_FLOW_CACHE", str(CACHE))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def fresh_registry() -> Iterator[None]:
+    """Declarations of one test are unknown to the next."""
+    from ematix_flow.graph.registry import Registry, use_registry
+
+    with use_registry(Registry()):
+        yield
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one Spark session of this test process; it is stopped at the end."""
+    from ematix_flow.engine.session import EngineSettings, spark_session, stop_session
+
+    session = spark_session(EngineSettings.resolve())
+    session.conf.set("spark.sql.shuffle.partitions", "2")
+    yield session
+    stop_session()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[postgres_service.PostgresServer]:
+    """The PostgreSQL server of this test run."""
+    with postgres_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def pg_database(postgres: postgres_service.PostgresServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of an empty database that only this test uses."""
+    postgres.start()
+    name = postgres.create_database(request.node.name)
+    yield postgres.url(name)
+    postgres.drop_database(name)

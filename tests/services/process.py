@@ -1,0 +1,114 @@
+"""A server as a child process: who it runs as, how it ends. Knows no server in particular."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class ServiceUnavailable(Exception):
+    """A server cannot be had; a test that needs it fails with this."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """The user that a server runs as when the tests run as root, which most servers refuse."""
+
+    name: str
+    uid: int
+    gid: int
+
+
+def server_account(*preferred: str) -> Account | None:
+    """The first of the preferred users that exists, else ``nobody``; None when we are not root."""
+    if os.geteuid() != 0:
+        return None
+    for name in (*preferred, "nobody"):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(name, entry.pw_uid, entry.pw_gid)
+    raise ServiceUnavailable("tests run as root, and there is no user to run a server as")
+
+
+def as_account(
+    command: Sequence[str], account: Account | None, *, die_with_parent: bool = False
+) -> list[str]:
+    """The command, run as that user; with ``die_with_parent`` it gets SIGINT when this process is killed."""
+    setpriv = shutil.which("setpriv")
+    prefix: list[str] = []
+    if account is not None:
+        prefix += [f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups"]
+    if die_with_parent and setpriv:
+        prefix += ["--pdeathsig", "INT"]
+    if not prefix:
+        return list(command)
+    if setpriv is None:
+        raise ServiceUnavailable("tests run as root need  setpriv  (util-linux) to start a server")
+    return [setpriv, *prefix, "--", *command]
+
+
+def give_to(folder: Path, account: Account | None) -> None:
+    """Make the account own the folder and all below it."""
+    if account is None:
+        return
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, account.uid, account.gid, follow_symlinks=False)
+
+
+def may_run(program: Path, account: Account | None) -> bool:
+    """Whether that user reaches the program: a checkout below a private home is closed to others."""
+    # through a shell: setpriv itself still has root's right to execute anything
+    command = as_account(["sh", "-c", '"$1" --version', "sh", str(program)], account)
+    return subprocess.run(command, capture_output=True, check=False, cwd="/").returncode == 0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class ServerProcess:
+    """One running server: its own process id is the only one that is ever signalled."""
+
+    def __init__(self, command: Sequence[str], account: Account | None, log: Path) -> None:
+        self._log = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                as_account(command, account, die_with_parent=True),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C goes to the tests, which then stop it in order
+                cwd="/",
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def log_tail(self, lines: int = 20) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
+
+    def end(self, with_signal: signal.Signals, *, within: float = 30) -> None:
+        """Signal it and wait; killed when it takes longer than that."""
+        if self.running:
+            self._process.send_signal(with_signal)
+        try:
+            self._process.wait(within)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
