@@ -1,0 +1,273 @@
+"""What every kind of connection shares: fields by keyword, checks, masking, JSON.
+
+A kind is a frozen dataclass that names its fields and its rules. A value that still holds a ``${…}``
+reference is not checked; it is checked again when `config.interpolate` has replaced it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar, TypeVar, cast
+from urllib.parse import unquote
+
+from ematix_flow.errors import DeclarationError, did_you_mean
+from ematix_flow.spec.connections.references import Expanded, has_reference, holds_secret, show_secret
+from ematix_flow.spec.connections.urls import UrlPieces, is_conninfo, mask_url, split_url
+from ematix_flow.spec.location import caller_location
+from ematix_flow.spec.redaction import mask
+
+KINDS: dict[str, type[Connection]] = {}
+"""Every kind by its name."""
+
+C = TypeVar("C", bound="Connection")
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+class Properties(Mapping[str, str]):
+    """Driver settings that have no field of their own: a mapping that cannot change and masks secrets."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, object] | Iterable[tuple[str, object]] = ()) -> None:
+        pairs = dict(items).items()
+        self._items = {str(key): _text(value) for key, value in pairs}
+
+    def __getitem__(self, key: str) -> str:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items.items()))
+
+    def __repr__(self) -> str:
+        return repr(self.masked())
+
+    def masked(self) -> dict[str, str]:
+        return {key: _show(key, value) for key, value in self._items.items()}
+
+
+class _Kind(type):
+    """Turns Python's own complaint about keywords into an error with the line and a did-you-mean."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:
+        kind = cast("type[Connection]", cls)
+        try:
+            if args:
+                raise DeclarationError(f"{cls.__name__} takes its fields by keyword, as in  name=…, url=…")
+            kind.check_names(values)
+            return super().__call__(**values)
+        except DeclarationError as error:
+            raise error.at(caller_location()) from None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Connection(metaclass=_Kind):
+    """A named way to reach one system.
+
+    ``url`` is understood by every kind: the database kinds keep it, the others take their fields from
+    it. An explicit field wins over the same one in the URL.
+    """
+
+    kind: ClassVar[str] = ""
+    schemes: ClassVar[tuple[str, ...]] = ()
+    keeps_url: ClassVar[bool] = False
+    required: ClassVar[tuple[str, ...]] = ()
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    aliases: ClassVar[Mapping[str, str]] = {}
+
+    name: str
+    url: str = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "kind" in cls.__dict__:
+            KINDS[cls.kind] = cls
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise DeclarationError(f"a {self.kind} connection needs a name")
+        for field in fields(self):
+            self._set(field.name, self._coerced(field.name, str(field.type), getattr(self, field.name)))
+        if self.url and not self.url_pending:
+            self._check_scheme()
+            if not self.keeps_url:
+                self._take_url()
+        for name, allowed in self.choices.items():
+            value = getattr(self, name)
+            if value not in (None, "") and not has_reference(value) and value not in allowed:
+                raise self._wrong(f"{name} is {value!r}; it is one of {', '.join(allowed)}")
+        for name in self.required:
+            if not getattr(self, name) and not self.url_pending:
+                raise self._wrong(f"it needs {name}", next_step=f'add  {name} = "…"')
+        self._check()
+
+    def _check(self) -> None:
+        """The rules of one kind. A field that holds a reference must be let pass."""
+
+    @classmethod
+    def field_names(cls) -> tuple[str, ...]:
+        return tuple(field.name for field in fields(cls))
+
+    @classmethod
+    def check_names(cls, names: Iterable[str]) -> None:
+        """Raises DeclarationError for a field that this kind does not have."""
+        known = cls.field_names()
+        for name in names:
+            if name not in known:
+                hint = " Did you mean 'url'?" if name in ("dsn", "uri") else did_you_mean(name, known)
+                raise DeclarationError(f"a {cls.kind} connection has no field {name!r}.{hint}")
+        if "name" not in names:
+            raise DeclarationError(f"a {cls.kind} connection needs  name=")
+
+    @classmethod
+    def fields_from_url(cls, url: UrlPieces) -> dict[str, object]:
+        """What the URL's address and path mean for this kind; its query names fields."""
+        raise NotImplementedError
+
+    @property
+    def url_pending(self) -> bool:
+        """Whether the URL says where, and cannot be read yet because it holds a reference."""
+        return has_reference(self.url)
+
+    def to_json(self, *, reveal: bool = False) -> dict[str, Any]:
+        """The fields that differ from their default. Secrets are masked unless ``reveal``."""
+        out: dict[str, Any] = {"kind": self.kind}
+        for name, value in self._given():
+            if isinstance(value, Connection):
+                out[name] = value.to_json(reveal=reveal)
+            elif isinstance(value, Properties):
+                out[name] = dict(value) if reveal else value.masked()
+            elif isinstance(value, str):
+                out[name] = str(value) if reveal else _show(name, value)
+            else:
+                out[name] = value
+        return out
+
+    def __repr__(self) -> str:
+        shown = ((n, _show(n, v) if isinstance(v, str) else v) for n, v in self._given())
+        return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in shown)})"
+
+    __str__ = __repr__
+
+    def _given(self) -> Iterator[tuple[str, Any]]:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.default is MISSING or value != field.default:
+                yield field.name, value
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _coerced(self, name: str, declared: str, value: object) -> object:
+        """The value in its field's type; a text from a TOML file or an URL may stand for a number."""
+        if value is None or has_reference(value) or isinstance(value, (Connection, Properties)):
+            return value
+        if declared.startswith("Mapping"):
+            if not isinstance(value, Mapping):
+                raise self._wrong(f"{name} must be a table of names and values, not {type(value).__name__}")
+            return Properties(value)
+        if declared.startswith("bool"):
+            lowered = str(value).lower()
+            if isinstance(value, (bool, str)) and lowered in _TRUE + _FALSE:
+                return lowered in _TRUE
+            raise self._wrong(f"{name} must be true or false")
+        if declared.startswith("int"):
+            if isinstance(value, int) and not isinstance(value, bool):
+                return value
+            if isinstance(value, str) and value.strip().isdigit():
+                return int(value)
+            raise self._wrong(f"{name} must be a whole number")
+        if isinstance(value, os.PathLike):
+            return os.fspath(value)
+        if not isinstance(value, str):
+            raise self._wrong(f"{name} must be text, not {type(value).__name__}")
+        if name in self.choices:
+            return self.aliases.get(value.lower().replace("_", "-"), value)
+        return value
+
+    def _check_scheme(self) -> None:
+        if is_conninfo(self.url):
+            if self.kind != "postgres":
+                raise self._wrong(f"url has the form host=… of PostgreSQL; write {self.schemes[0]}://…")
+            return
+        scheme = split_url(self.url).scheme
+        plain = scheme.partition("+")[0] if self.keeps_url else scheme  # mysql+pymysql is mysql
+        if plain not in self.schemes:
+            owner = next((kind for kind, cls in KINDS.items() if scheme in cls.schemes), None)
+            what = f"begins with {scheme}://, as for kind {owner}" if owner else "has no scheme that fits"
+            step = f"write {' or '.join(f'{s}://…' for s in self.schemes)}"
+            raise self._wrong(f"url {what}", next_step=step)
+
+    def _take_url(self) -> None:
+        pieces = split_url(self.url)
+        found = {**self.fields_from_url(pieces), **dict(pieces.parameters)}
+        self.check_names({"name", *found})
+        final = isinstance(self.url, Expanded)
+        types = {field.name: (str(field.type), field.default) for field in fields(self)}
+        for name, value in found.items():
+            declared, default = types[name]
+            if value not in (None, "") and getattr(self, name) == default:
+                coerced = self._coerced(name, declared, value)
+                self._set(name, Expanded(coerced) if final and isinstance(coerced, str) else coerced)
+        self._set("url", "")
+
+    def _wrong(self, what: str, *, next_step: str | None = None) -> DeclarationError:
+        return DeclarationError(f"{self.kind} connection {self.name!r}: {what}", next_step=next_step)
+
+    def _together(self, *names: str) -> None:
+        """All of these fields, or none."""
+        given = [name for name in names if getattr(self, name)]
+        if given and len(given) < len(names):
+            missing = next(name for name in names if name not in given)
+            raise self._wrong(f"{given[0]} is given without {missing}")
+
+
+def connection_from_json(value: Mapping[str, Any]) -> Connection:
+    """The connection behind `Connection.to_json`."""
+    rest = dict(value)
+    cls = kind_class(rest.pop("kind", None))
+    for name, item in rest.items():
+        if isinstance(item, Mapping) and "kind" in item:
+            rest[name] = connection_from_json(item)
+    return cls(**rest)
+
+
+def kind_class(kind: object) -> type[Connection]:
+    """The class of a kind; raises DeclarationError with a did-you-mean."""
+    if not isinstance(kind, str) or kind not in KINDS:
+        hint = did_you_mean(kind, KINDS) if isinstance(kind, str) else f" Known: {', '.join(sorted(KINDS))}."
+        raise DeclarationError(f"no connection is of kind {kind!r}.{hint}")
+    return KINDS[kind]
+
+
+def redact(field: str, value: object) -> object:
+    """A field's value as it may be shown: secrets and URL passwords masked, ``${VAR}`` readable."""
+    return _show(field, value) if isinstance(value, str) else value
+
+
+def decoded(piece: str | None) -> str:
+    """A piece of a URL without percent-encoding; a reference stays as it is."""
+    if piece is None or has_reference(piece):
+        return piece or ""
+    return unquote(piece)
+
+
+def _show(name: str, value: str) -> str:
+    if holds_secret(name):
+        return show_secret(value)
+    if "://" in value or name.endswith("url"):
+        return mask_url(value)
+    return mask(value) if "=" in value else value
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else str(value)

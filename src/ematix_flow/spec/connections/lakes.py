@@ -1,0 +1,173 @@
+"""Files and lake tables: object stores and Delta Lake, on a local disk or in S3, and Iceberg."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+from urllib.parse import unquote
+
+from ematix_flow.spec.connections.base import Connection, Properties, decoded
+from ematix_flow.spec.connections.formats import FORMAT_ALIASES, FORMATS, format_from_path
+from ematix_flow.spec.connections.references import has_reference
+from ematix_flow.spec.connections.urls import UrlPieces
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class _LocalConnection(Connection):
+    required: ClassVar[tuple[str, ...]] = ("path",)
+
+    path: str = ""
+
+    @classmethod
+    def fields_from_url(cls, url: UrlPieces) -> dict[str, object]:
+        return {"path": unquote(url.location)}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class _S3Connection(Connection):
+    """A bucket. Without keys the default credential chain is used: environment, profile, role.
+
+    ``endpoint`` is for servers that are not Amazon's; ``path_style`` is then true unless given.
+    """
+
+    required: ClassVar[tuple[str, ...]] = ("bucket",)
+
+    bucket: str = ""
+    prefix: str = ""
+    endpoint: str = ""
+    region: str = ""
+    access_key_id: str = ""
+    secret_access_key: str = ""
+    session_token: str = ""
+    profile: str = ""
+    path_style: bool | None = None
+    verify_tls: bool = True
+    ca_cert_path: str = ""
+
+    @classmethod
+    def fields_from_url(cls, url: UrlPieces) -> dict[str, object]:
+        return {
+            "bucket": url.address,
+            "prefix": unquote(url.path.strip("/")),
+            "access_key_id": decoded(url.user),
+            "secret_access_key": decoded(url.password),
+        }
+
+    def _check(self) -> None:
+        self._together("access_key_id", "secret_access_key")
+        if self.session_token and not self.access_key_id:
+            raise self._wrong("session_token is given without access_key_id")
+        if self.profile and self.access_key_id:
+            raise self._wrong("give profile or access keys, not both")
+        if self.endpoint and not has_reference(self.endpoint) and "://" not in self.endpoint:
+            raise self._wrong("endpoint needs http:// or https://", next_step='write  endpoint = "https://…"')
+
+    @property
+    def uses_path_style(self) -> bool:
+        """Whether the bucket stands in the path of a request, not in its host name."""
+        if self.path_style is not None:
+            return self.path_style
+        return bool(self.endpoint) and not self.endpoint.rstrip("/").endswith(".amazonaws.com")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DeltaLocalConnection(_LocalConnection):
+    """A folder of Delta tables."""
+
+    kind: ClassVar[str] = "delta_local"
+    schemes: ClassVar[tuple[str, ...]] = ("delta", "delta+file", "file")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DeltaS3Connection(_S3Connection):
+    """Delta tables under a prefix of a bucket."""
+
+    kind: ClassVar[str] = "delta_s3"
+    schemes: ClassVar[tuple[str, ...]] = ("delta+s3", "delta+s3a", "s3", "s3a")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ObjectStoreLocalConnection(_LocalConnection):
+    """A folder of files. Without a ``format`` the path's extension says it, else it is Parquet."""
+
+    kind: ClassVar[str] = "object_store_local"
+    schemes: ClassVar[tuple[str, ...]] = ("file",)
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"format": FORMATS}
+    aliases: ClassVar[Mapping[str, str]] = FORMAT_ALIASES
+
+    format: str = ""
+
+    def _check(self) -> None:
+        if not self.format and not self.url_pending and not has_reference(self.path):
+            self._set("format", format_from_path(self.path) or "parquet")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ObjectStoreS3Connection(_S3Connection):
+    """Files under a prefix of a bucket. Without a ``format`` the prefix's extension says it, else Parquet."""
+
+    kind: ClassVar[str] = "object_store_s3"
+    schemes: ClassVar[tuple[str, ...]] = ("s3", "s3a")
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"format": FORMATS}
+    aliases: ClassVar[Mapping[str, str]] = FORMAT_ALIASES
+
+    format: str = ""
+
+    def _check(self) -> None:
+        super()._check()
+        if not self.format and not self.url_pending and not has_reference(self.prefix):
+            self._set("format", format_from_path(self.prefix) or "parquet")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class IcebergConnection(Connection):
+    """An Iceberg catalog: ``rest``, ``hive``, ``glue``, ``jdbc``, or ``hadoop`` for a plain folder.
+
+    ``properties`` are handed to the catalog as they are.
+    """
+
+    kind: ClassVar[str] = "iceberg"
+    schemes: ClassVar[tuple[str, ...]] = ("iceberg", "iceberg+http", "iceberg+https", "iceberg+thrift")
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "catalog_type": ("rest", "hive", "glue", "jdbc", "hadoop")
+    }
+
+    catalog_type: str = "rest"
+    uri: str = ""
+    warehouse: str = ""
+    namespace: str = ""
+    token: str = ""
+    credential: str = ""
+    endpoint: str = ""
+    region: str = ""
+    access_key_id: str = ""
+    secret_access_key: str = ""
+    session_token: str = ""
+    path_style: bool | None = None
+    properties: Mapping[str, str] = Properties()
+
+    @classmethod
+    def fields_from_url(cls, url: UrlPieces) -> dict[str, object]:
+        """``iceberg+https://host/path`` is a REST catalog, ``iceberg:///folder`` a Hadoop warehouse."""
+        transport = url.scheme.partition("+")[2]
+        if not transport:
+            return {"catalog_type": "hadoop", "warehouse": unquote(url.location)}
+        credential = "" if url.user is None else f"{decoded(url.user)}:{decoded(url.password)}"
+        catalog_type = "hive" if transport == "thrift" else "rest"
+        return {
+            "catalog_type": catalog_type,
+            "uri": f"{transport}://{url.address}{url.path}",
+            "credential": credential,
+        }
+
+    def _check(self) -> None:
+        if self.url_pending or has_reference(self.catalog_type):
+            return
+        needed = {"rest": "uri", "hive": "uri", "jdbc": "uri", "glue": "warehouse", "hadoop": "warehouse"}
+        name = needed[self.catalog_type]
+        if not getattr(self, name):
+            raise self._wrong(f"a {self.catalog_type} catalog needs {name}", next_step=f'add  {name} = "…"')
+        if self.token and self.credential:
+            raise self._wrong("give token or credential, not both")
+        self._together("access_key_id", "secret_access_key")

@@ -1,0 +1,81 @@
+"""A connection from a table of names and values: a TOML file's, a class body's, an environment's DSN."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ematix_flow.errors import DeclarationError
+from ematix_flow.spec.connections.base import KINDS, Connection, kind_class
+from ematix_flow.spec.connections.references import REFERENCE, has_reference
+from ematix_flow.spec.connections.urls import is_conninfo, split_url
+from ematix_flow.spec.location import SourceLocation
+
+_KIND_ALIASES = {"postgresql": "postgres", "mariadb": "mysql", "sqlite3": "sqlite"}
+# a scheme that several kinds understand means this one when no kind is given
+_SCHEME_OWNERS = {"s3": "object_store_s3", "s3a": "object_store_s3", "file": "object_store_local"}
+_EXTENSIONS = {".duckdb": "duckdb", ".sqlite": "sqlite", ".sqlite3": "sqlite"}
+
+
+def connection_from_mapping(
+    name: str, mapping: Mapping[str, Any], where: SourceLocation | None = None
+) -> Connection:
+    """The typed connection; its kind is given or follows from ``url`` (``dsn`` is the same).
+
+    Raises DeclarationError at ``where`` for an unknown kind or field, or a value that cannot be.
+    """
+    try:
+        values = {key: value for key, value in mapping.items() if value is not None}
+        if "dsn" in values:
+            if "url" in values:
+                raise DeclarationError(f"connection {name!r} gives both url and dsn; they are the same")
+            values["url"] = values.pop("dsn")
+        given = values.pop("kind", None)
+        if given is None:
+            given = infer_kind(name, values.get("url"))
+            values = _with_plain_path(given, values)
+        kind = _KIND_ALIASES.get(given, given) if isinstance(given, str) else given
+        return kind_class(kind)(**{"name": name, **values})
+    except DeclarationError as error:
+        if where is not None:
+            error.where = where
+        raise
+
+
+def infer_kind(name: str, url: object) -> str:
+    """The kind that a URL's scheme says. Raises DeclarationError when it says none."""
+    hint = 'add  kind = "…"  or begin the url with a scheme such as postgres://'
+    if not isinstance(url, str) or not url:
+        raise DeclarationError(f"connection {name!r} has neither kind nor url", next_step=hint)
+    if is_conninfo(url):
+        return "postgres"
+    scheme = kind_of_scheme(url)
+    if scheme is not None:
+        return scheme
+    for extension, kind in _EXTENSIONS.items():
+        if url.lower().endswith(extension):
+            return kind
+    what = "is a reference" if REFERENCE.match(url) and has_reference(url) else "has no known scheme"
+    raise DeclarationError(f"the kind of connection {name!r} cannot be told: its url {what}", next_step=hint)
+
+
+def kind_of_scheme(url: str) -> str | None:
+    """The kind whose scheme this URL has, or None."""
+    if "://" not in url:
+        return None
+    scheme = split_url(url).scheme
+    for candidate in (scheme, scheme.partition("+")[0]):
+        if candidate in _SCHEME_OWNERS:
+            return _SCHEME_OWNERS[candidate]
+        for kind, cls in KINDS.items():
+            if candidate in cls.schemes and kind != "schema_registry":
+                return kind
+    return None
+
+
+def _with_plain_path(kind: str, values: dict[str, Any]) -> dict[str, Any]:
+    """``warehouse.duckdb`` given as a URL is the path itself."""
+    url = values.get("url", "")
+    if kind in ("duckdb", "sqlite") and "://" not in url:
+        return {**{k: v for k, v in values.items() if k != "url"}, "path": url}
+    return values
