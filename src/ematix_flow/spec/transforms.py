@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ematix_flow.errors import DeclarationError, did_you_mean
 
@@ -19,6 +19,8 @@ class DeduplicateBy:
 
     Rows that are equal in keys and order are alike to it: any one of them stays.
     """
+
+    name: ClassVar[str] = "deduplicate_by"
 
     keys: tuple[str, ...]
     order_by: tuple[str, ...] = ()
@@ -38,12 +40,14 @@ class DeduplicateBy:
             raise DeclarationError(f"deduplicate_by(): a key is named twice in {list(self.keys)}")
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": "deduplicate_by", "keys": list(self.keys), "order_by": list(self.order_by)}
+        return {"name": self.name, "keys": list(self.keys), "order_by": list(self.order_by)}
 
 
 @dataclass(frozen=True)
 class FilterWhere:
     """Only the rows for which a condition in the source's own SQL is true."""
+
+    name: ClassVar[str] = "filter_where"
 
     expr: str
 
@@ -53,12 +57,14 @@ class FilterWhere:
             raise DeclarationError(f"filter_where() needs a condition, not {given!r}")
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": "filter_where", "expr": self.expr}
+        return {"name": self.name, "expr": self.expr}
 
 
 @dataclass(frozen=True)
 class Limit:
     """At most ``n`` rows, any of them: for a trial run."""
+
+    name: ClassVar[str] = "limit"
 
     n: int
 
@@ -68,12 +74,14 @@ class Limit:
             raise DeclarationError(f"limit() needs a whole number from 0, not {given!r}")
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": "limit", "n": self.n}
+        return {"name": self.name, "n": self.n}
 
 
 @dataclass(frozen=True)
 class SamplePct:
     """Each row with probability ``p``, from 0 to 1."""
+
+    name: ClassVar[str] = "sample_pct"
 
     p: float
 
@@ -86,7 +94,7 @@ class SamplePct:
             )
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": "sample_pct", "p": self.p}
+        return {"name": self.name, "p": self.p}
 
 
 PreTransform = DeduplicateBy | FilterWhere | Limit | SamplePct

@@ -1,0 +1,182 @@
+"""What a column's annotation means: its type, whether it takes nulls, its keys and its normalisers.
+
+Annotations may be objects or, under ``from __future__ import annotations``, strings; the names in them
+are looked up where the class was written.
+"""
+
+from __future__ import annotations
+
+import builtins
+import types
+import typing
+from collections import ChainMap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from ematix_flow.api.markers import NaturalKey, Nullable, PrimaryKey
+from ematix_flow.api.types import Column, ColumnTypeMeta, data_type_of
+from ematix_flow.errors import DeclarationError, did_you_mean
+from ematix_flow.spec.normalize import Normalizer, check_chain
+from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.spec.transforms import is_pre_transform
+
+Scope = tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A column and the labels of the natural keys it is in."""
+
+    spec: ColumnSpec
+    natural_keys: tuple[str, ...] = ()
+
+
+@dataclass
+class _Reading:
+    """What has been seen of one annotation so far."""
+
+    type: Any = None
+    nullable: bool = False
+    primary_key: bool = False
+    natural_keys: list[str] = field(default_factory=list)
+    normalizers: list[Normalizer] = field(default_factory=list)
+
+
+def declared_columns(cls: type, scope: Scope) -> dict[str, Declared]:
+    """The columns that this very class declares, by attribute, without those of its bases."""
+    own = vars(cls)
+    columns: dict[str, Declared] = {}
+    for name, annotation in own.get("__annotations__", {}).items():
+        if name.startswith("__") or isinstance(own.get(name), Column):
+            continue
+        meaning = _evaluate(cls, name, annotation, scope)
+        if typing.get_origin(meaning) is typing.ClassVar or meaning is typing.ClassVar:
+            continue
+        if name in own:
+            raise DeclarationError(
+                f"column {name!r} of {cls.__name__} is given a value",
+                next_step="a value instead of NULL is the marker default(…), as in"
+                f" {name}: Annotated[Text, default('x')]",
+            )
+        columns[name] = _from_annotation(cls, name, meaning, scope)
+    for name, value in own.items():
+        if isinstance(value, Column):
+            columns[name] = _from_column(cls, name, value)
+    return columns
+
+
+def _from_annotation(cls: type, name: str, annotation: Any, scope: Scope) -> Declared:
+    reading = _Reading()
+    _read(cls, name, annotation, scope, reading)
+    if reading.primary_key and reading.nullable:
+        raise DeclarationError(
+            f"column {name!r} of {cls.__name__} is in the primary key and may be null",
+            next_step="remove '| None' or nullable(): a key column is never null",
+        )
+    return _declared(cls, name, reading)
+
+
+def _from_column(cls: type, name: str, column: Column) -> Declared:
+    normalizers = tuple(column.normalizers)
+    for marker in normalizers:
+        if not isinstance(marker, Normalizer):
+            raise _not_called(cls, name, marker)
+    reading = _Reading(
+        type=column.type,
+        nullable=column.nullable and not column.primary_key,
+        primary_key=column.primary_key,
+        normalizers=list(normalizers),
+    )
+    return _declared(cls, column.name or name, reading)
+
+
+def _declared(cls: type, name: str, reading: _Reading) -> Declared:
+    try:
+        data_type = data_type_of(reading.type)
+    except DeclarationError as error:
+        raise DeclarationError(
+            f"column {name!r} of {cls.__name__}: {error.what}", next_step=error.next_step
+        ) from None
+    check_chain(reading.normalizers, name, data_type)
+    spec = ColumnSpec(name, data_type, reading.nullable, reading.primary_key, tuple(reading.normalizers))
+    return Declared(spec, tuple(reading.natural_keys))
+
+
+def _read(cls: type, name: str, annotation: Any, scope: Scope, reading: _Reading) -> None:
+    """Take an annotation apart: ``Annotated`` around a union around a type, nested in any order."""
+    annotation = _evaluate(cls, name, annotation, scope)
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        inner, *metadata = typing.get_args(annotation)
+        _read(cls, name, inner, scope, reading)
+        for marker in metadata:
+            _take(cls, name, marker, reading)
+    elif origin is typing.Union or isinstance(annotation, types.UnionType):
+        members = [_evaluate(cls, name, a, scope) for a in typing.get_args(annotation)]
+        kept = [m for m in members if m is not type(None)]
+        reading.nullable = reading.nullable or len(kept) < len(members)
+        if len(kept) != 1:
+            shown = " | ".join(repr(m) if isinstance(m, ColumnTypeMeta) else str(m) for m in members)
+            raise DeclarationError(f"column {name!r} of {cls.__name__} has several types: {shown}")
+        _read(cls, name, kept[0], scope, reading)
+    elif isinstance(annotation, Column):
+        raise DeclarationError(
+            f"column {name!r} of {cls.__name__} is annotated with a Column",
+            next_step=f"write  {name} = Column(…)  or annotate with a type",
+        )
+    else:
+        reading.type = annotation
+
+
+def _take(cls: type, name: str, marker: Any, reading: _Reading) -> None:
+    """One marker of ``Annotated``. Foreign metadata belongs to other tools and is left alone."""
+    if isinstance(marker, Normalizer):
+        reading.normalizers.append(marker)
+    elif isinstance(marker, PrimaryKey):
+        reading.primary_key = True
+    elif isinstance(marker, NaturalKey):
+        reading.natural_keys.append(marker.group)
+    elif isinstance(marker, Nullable):
+        reading.nullable = True
+    elif is_pre_transform(marker):
+        raise DeclarationError(
+            f"column {name!r} of {cls.__name__}: {marker.name}() is about rows, not about a column",
+            next_step="put it into the pipeline's transforms_pre=[…]",
+        )
+    elif callable(marker) and str(getattr(marker, "__module__", "")).split(".")[0] == "ematix_flow":
+        raise _not_called(cls, name, marker)
+
+
+def _not_called(cls: type, name: str, marker: Any) -> DeclarationError:
+    shown = getattr(marker, "__name__", repr(marker))
+    return DeclarationError(
+        f"column {name!r} of {cls.__name__}: {shown} is no normaliser", next_step=f"call it: {shown}()"
+    )
+
+
+def _evaluate(cls: type, name: str, annotation: Any, scope: Scope) -> Any:
+    """A string or a forward reference as the object that it names."""
+    if isinstance(annotation, typing.ForwardRef):
+        annotation = annotation.__forward_arg__
+    if not isinstance(annotation, str):
+        return type(None) if annotation is None else annotation
+    names: ChainMap[str, Any] = ChainMap(*scope, vars(builtins))  # type: ignore[arg-type]  # only read
+    try:
+        return eval(annotation, {"__builtins__": {}}, names)
+    except DeclarationError as error:
+        raise DeclarationError(
+            f"column {name!r} of {cls.__name__}: {error.what}", next_step=error.next_step
+        ) from None
+    except NameError as error:
+        missing = str(getattr(error, "name", "") or error)
+        known = [k for layer in scope for k in layer if not k.startswith("_")]
+        raise DeclarationError(
+            f"column {name!r} of {cls.__name__} is annotated {annotation!r}, and {missing!r} is not known"
+            f" there.{did_you_mean(missing, known)}",
+            next_step="import it at the top of the module",
+        ) from None
+    except Exception as error:
+        raise DeclarationError(
+            f"column {name!r} of {cls.__name__}: the annotation {annotation!r} fails: {error}"
+        ) from error

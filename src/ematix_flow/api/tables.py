@@ -1,0 +1,233 @@
+"""Tables as a user declares them: annotated `ManagedTable` subclasses and the ``table`` decorator.
+
+Both end in a `spec.tables.TableSpec`, built when the class is. What an annotation means is read by
+`api.annotations`; this module owns which columns, names and keys make up the table.
+"""
+
+from __future__ import annotations
+
+import html
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from types import FrameType
+from typing import Any, ClassVar, overload
+
+from ematix_flow.api.annotations import Declared, Scope, declared_columns
+from ematix_flow.errors import DeclarationError
+from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.tables import ColumnSpec, TableSpec, snake_case
+
+_OWN = "__declared_columns__"
+_OTHER_FRAMEWORKS = {
+    "__dataclass_fields__": "a dataclass",
+    "__attrs_attrs__": "an attrs class",
+    "__pydantic_core_schema__": "a pydantic model",
+    "__pydantic_fields__": "a pydantic model",
+}
+
+
+class TableMeta(type):
+    """Shows a table, in a shell or a notebook, by its columns."""
+
+    def __repr__(cls) -> str:
+        spec = vars(cls).get("__table_spec__")
+        if not isinstance(spec, TableSpec):
+            return super().__repr__()
+        width = max(len(c.name) for c in spec.columns)
+        lines = [f"  {c.name:<{width}}  {_describe(c)}" for c in spec.columns]
+        return "\n".join([f"table {spec.label}", *lines])
+
+
+class ManagedTable(metaclass=TableMeta):
+    """Base of declared tables::
+
+        class Events(ManagedTable):
+            __schema__ = "analytics"
+
+            event_id: Annotated[BigInt, pk()]
+            name: Text | None
+
+    ``__tablename__`` is the class's name in snake case unless given; without ``__schema__`` the table
+    lives in the connection's default schema. ``__merge_keys__`` and ``__unique_constraints__`` name
+    columns. A base with ``__abstract__ = True`` is no table itself and lends its columns.
+    """
+
+    __abstract__: ClassVar[bool] = True
+    __schema__: ClassVar[str | None] = None
+    __merge_keys__: ClassVar[tuple[str, ...]] = ()
+    __unique_constraints__: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    __table_spec__: ClassVar[TableSpec]
+
+    spec: ClassVar[TableSpec]
+    columns: ClassVar[tuple[ColumnSpec, ...]]
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        frame = _user_frame()
+        where = SourceLocation(frame.f_code.co_filename, frame.f_lineno) if frame else None
+        try:
+            _refuse_other_frameworks(cls)
+            setattr(cls, _OWN, declared_columns(cls, _scope(cls, frame)))
+            if not vars(cls).get("__abstract__", False):
+                spec = _build(cls, where)
+                cls.__table_spec__ = cls.spec = spec
+                cls.columns = spec.columns
+        except DeclarationError as error:
+            raise error.at(where) from None
+
+    @classmethod
+    def _repr_html_(cls) -> str:
+        rows = "".join(
+            f"<tr><td>{html.escape(c.name)}</td><td>{html.escape(_describe(c))}</td></tr>"
+            for c in cls.spec.columns
+        )
+        return f"<table><caption>{html.escape(cls.spec.label)}</caption>{rows}</table>"
+
+
+@overload
+def table(declared: type, /) -> type[ManagedTable]: ...
+@overload
+def table(*, schema: str | None = None, name: str | None = None) -> Callable[[type], type[ManagedTable]]: ...
+def table(
+    declared: type | None = None, /, *, schema: str | None = None, name: str | None = None
+) -> type[ManagedTable] | Callable[[type], type[ManagedTable]]:
+    """Make a table of a class whose annotations are its columns.
+
+    ``@table(schema="analytics")`` gives a `ManagedTable`; without ``schema`` the table lives in the
+    connection's default schema, and without ``name`` it is called as the class, in snake case.
+    """
+
+    def decorate(cls: type) -> type[ManagedTable]:
+        given: object = cls
+        if not isinstance(given, type):
+            raise DeclarationError(f"@table goes above a class, not above {given!r}", where=_where())
+        try:
+            _refuse_other_frameworks(cls)
+        except DeclarationError as error:
+            raise error.at(_where()) from None
+        body = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__", _OWN)}
+        if schema is not None:
+            body["__schema__"] = schema
+        if name is not None:
+            body["__tablename__"] = name
+        bases = tuple(b for b in cls.__bases__ if b is not object)
+        if not issubclass(cls, ManagedTable):
+            bases = (*bases, ManagedTable)
+        body["__qualname__"] = cls.__qualname__
+        made: type[ManagedTable] = TableMeta(cls.__name__, bases, body)  # type: ignore[assignment]
+        return made
+
+    return decorate if declared is None else decorate(declared)
+
+
+def table_spec(declared: object) -> TableSpec:
+    """The spec of a declared table; DeclarationError for anything that is none."""
+    spec = getattr(declared, "__table_spec__", None)
+    if isinstance(spec, TableSpec):
+        return spec
+    if isinstance(declared, type) and issubclass(declared, ManagedTable):
+        raise DeclarationError(f"{declared.__name__} is abstract: it lends columns and is no table")
+    raise DeclarationError(
+        f"{declared!r} is no table", next_step="give a ManagedTable or a class under @ematix.table(schema=…)"
+    )
+
+
+# --- building --------------------------------------------------------------------------------------
+
+
+def _build(cls: type[ManagedTable], where: SourceLocation | None) -> TableSpec:
+    columns = _all_columns(cls)
+    own = vars(cls)
+    tablename = own.get("__tablename__")
+    for what, value in (("__schema__", cls.__schema__), ("__tablename__", tablename)):
+        if value is not None and (not isinstance(value, str) or not value or "\x00" in value):
+            raise DeclarationError(f"{cls.__name__}: {what} must be a name, not {value!r}")
+    groups: dict[str, list[str]] = {}
+    for declared in columns.values():
+        for group in declared.natural_keys:
+            groups.setdefault(group, []).append(declared.spec.name)
+    return TableSpec(
+        schema=cls.__schema__,
+        name=tablename or snake_case(cls.__name__),
+        columns=tuple(d.spec for d in columns.values()),
+        unique=_constraints(cls),
+        merge_keys=_names(cls, "__merge_keys__", cls.__merge_keys__),
+        natural_keys=tuple(tuple(groups[label]) for label in sorted(groups)),
+        doc=own.get("__doc__"),
+        where=where,
+    )
+
+
+def _all_columns(cls: type) -> dict[str, Declared]:
+    """By attribute, the bases' first; a redeclared column keeps its place."""
+    columns: dict[str, Declared] = {}
+    for base in reversed(cls.__mro__):
+        if base in (object, ManagedTable) or base.__module__ in ("typing", "abc"):
+            continue
+        found = vars(base).get(_OWN)
+        columns.update(declared_columns(base, _scope(base, None)) if found is None else found)
+    return columns
+
+
+def _constraints(cls: type[ManagedTable]) -> tuple[tuple[str, ...], ...]:
+    given: Any = cls.__unique_constraints__
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise DeclarationError(
+            f"{cls.__name__}: __unique_constraints__ must list groups of columns, not {given!r}",
+            next_step='write __unique_constraints__ = (("a", "b"),)',
+        )
+    return tuple(_names(cls, "__unique_constraints__", group) for group in given)
+
+
+def _names(cls: type, what: str, given: Any) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    for name in names:
+        if not isinstance(name, str):
+            raise DeclarationError(f"{cls.__name__}: {what} must name columns, not {name!r}")
+    return names
+
+
+def _refuse_other_frameworks(cls: type) -> None:
+    for attribute, kind in _OTHER_FRAMEWORKS.items():
+        if hasattr(cls, attribute):
+            raise DeclarationError(
+                f"{cls.__name__} is {kind}; a table is declared with a plain class",
+                next_step="remove the other decorator or base, and keep the annotations",
+            )
+
+
+def _describe(column: ColumnSpec) -> str:
+    parts = [str(column.type)]
+    if column.primary_key:
+        parts.append("primary key")
+    elif not column.nullable:
+        parts.append("not null")
+    parts += [n.name for n in column.normalizers]
+    return ", ".join(parts)
+
+
+# --- where the user is -----------------------------------------------------------------------------
+
+
+def _user_frame() -> FrameType | None:
+    """The nearest frame outside this package: the one that holds the class statement."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "ematix_flow":
+        frame = frame.f_back
+    return frame
+
+
+def _where() -> SourceLocation | None:
+    frame = _user_frame()
+    return SourceLocation(frame.f_code.co_filename, frame.f_lineno) if frame else None
+
+
+def _scope(cls: type, frame: FrameType | None) -> Scope:
+    """The names that a string annotation of the class may use, the nearest first."""
+    module = sys.modules.get(cls.__module__)
+    layers: list[Mapping[str, Any]] = [vars(cls)]
+    if frame is not None:
+        layers += [frame.f_locals, frame.f_globals]
+    if module is not None:
+        layers.append(vars(module))
+    return tuple(layers)
