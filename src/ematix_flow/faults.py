@@ -1,0 +1,152 @@
+"""Commit points: the named places between two durable effects, and the means to fail there.
+
+Production code calls ``point("apply.before_commit")``, which costs one dictionary lookup. A test arms
+a point in its own process with `inject`, or in a child process with the environment variable
+``EMATIX_FLOW_FAULT="apply.before_commit=kill"`` (``name=crash|kill|raise[:nth]``, several separated by
+commas). All points of the product are declared at the end of this module.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, Literal, NoReturn, get_args
+
+from ematix_flow.errors import ConfigError, did_you_mean
+
+ENVIRONMENT: Final = "EMATIX_FLOW_FAULT"
+
+Action = Literal["crash", "kill", "raise"]
+
+
+class InjectedCrash(BaseException):
+    """The process is to be thought dead from here on: no ``except Exception`` may handle it."""
+
+
+class InjectedFailure(Exception):
+    """An ordinary failure at a commit point, which the code under test is expected to handle."""
+
+
+@dataclass
+class Fault:
+    """One armed point. ``hits`` counts how often it was reached while armed; it acts on the nth."""
+
+    name: str
+    action: Action | Callable[[], None]
+    nth: int = 1
+    hits: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def fired(self) -> bool:
+        return self.hits >= self.nth
+
+    def reach(self) -> None:
+        with self._lock:
+            self.hits += 1
+            acts = self.hits == self.nth
+        if acts:
+            self._act()
+
+    def _act(self) -> None:
+        if self.action == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.action == "crash":
+            raise InjectedCrash(f"injected crash at {self.name}")
+        elif self.action == "raise":
+            raise InjectedFailure(f"injected failure at {self.name}")
+        else:
+            self.action()
+
+
+# name -> what is armed there; None, the usual case, makes the point a no-op
+_armed: dict[str, Fault | None] = {}
+_meanings: dict[str, str] = {}
+
+
+def declare(name: str, meaning: str) -> None:
+    """Name a commit point, and say which effects are durable once it is reached and which are not."""
+    if name in _meanings:
+        raise ValueError(f"commit point {name!r} is declared twice")
+    _meanings[name] = meaning
+    _armed[name] = None
+
+
+def declared() -> dict[str, str]:
+    """Every declared point with its meaning: what a suite compares its crash tests with."""
+    return dict(_meanings)
+
+
+def point(name: str) -> None:
+    """The process is at this commit point. Nothing happens unless the point is armed."""
+    try:
+        fault = _armed[name]
+    except KeyError:
+        _refuse(name)
+    if fault is not None:
+        fault.reach()
+
+
+@contextmanager
+def inject(name: str, action: Action | Callable[[], None], nth: int = 1) -> Iterator[Fault]:
+    """Fail at this point, in any thread of this process, the nth time it is reached; once.
+
+    A callable instead of an action runs there, for a test that wants to look at the world in between.
+    """
+    if name not in _armed:
+        _refuse(name)
+    if nth < 1 or not (callable(action) or action in get_args(Action)):
+        raise ValueError(
+            f"not a fault: {action!r}, nth={nth}; known: {', '.join(get_args(Action))}; nth from 1"
+        )
+    before = _armed[name]
+    fault = Fault(name, action, nth)
+    _armed[name] = fault
+    try:
+        yield fault
+    finally:
+        _armed[name] = before
+
+
+def arm_from(setting: str) -> None:
+    """Arm the points of an ``EMATIX_FLOW_FAULT`` value for the rest of this process."""
+    for part in filter(None, (entry.strip() for entry in setting.split(","))):
+        name, _, rest = part.partition("=")
+        action, _, nth = rest.partition(":")
+        if action not in get_args(Action) or (nth and not (nth.isdecimal() and int(nth) >= 1)):
+            raise ConfigError(
+                f"{ENVIRONMENT} has {part!r}, which is not name={'|'.join(get_args(Action))}[:nth]",
+                next_step=f"unset {ENVIRONMENT}, unless you mean this process to fail",
+            )
+        if name not in _armed:
+            raise ConfigError(
+                f"{ENVIRONMENT} names {name!r}, which is no commit point.{did_you_mean(name, _armed)}",
+                next_step=f"unset {ENVIRONMENT}, unless you mean this process to fail",
+            )
+        _armed[name] = Fault(name, action, int(nth or 1))  # type: ignore[arg-type]  # checked above
+
+
+def _refuse(name: str) -> NoReturn:
+    raise LookupError(f"commit point {name!r} is not declared.{did_you_mean(name, _armed)}")
+
+
+declare("staging.created", "the attempt's staging exists and is empty; the target is untouched")
+declare("staging.loaded", "staging holds every row; the target is untouched")
+declare("apply.began", "the transaction on the target is open and holds the lock; nothing in it is durable")
+declare("apply.ledger_written", "the ledger row is in the open transaction; nothing in it is durable")
+declare("apply.rows_written", "rows and ledger row are in the open transaction; nothing in it is durable")
+declare("apply.before_commit", "rows, ledger row and watermark wait for the commit; none is durable")
+declare("apply.after_commit", "rows, ledger row and watermark are durable; staging remains")
+declare("staging.dropped", "the load is durable and staging is gone; the run log still says running")
+declare("runlog.before_finish", "the load is over either way; the run log still says running")
+declare("files.version_written", "the new files lie aside; the target's readers see the old version")
+declare("files.before_publish", "the new version is complete and flushed; readers see the old version")
+declare("files.after_publish", "readers see the new version; the old one is not yet removed")
+
+POINTS: Final[frozenset[str]] = frozenset(_meanings)
+
+arm_from(os.environ.get(ENVIRONMENT, ""))

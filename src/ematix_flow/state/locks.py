@@ -1,0 +1,144 @@
+"""The lock that keeps one pipeline from loading one target twice at the same time, on one machine.
+
+A kernel lock on a file, so that it is free the moment its process dies, however it dies. A second file
+beside it says who holds it; it is for people, and nothing relies on it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import os
+import re
+import shlex
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from ematix_flow.errors import ConfigError, PipelineLocked
+from ematix_flow.state.records import utc_now
+from ematix_flow.state.root import private_directory
+
+
+@dataclass(frozen=True)
+class PipelineLock:
+    """A held lock: whose it is and since when."""
+
+    pipeline: str
+    target: str
+    run_id: str
+    pid: int
+    host: str
+    since: dt.datetime
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "pipeline": self.pipeline,
+            "target": self.target,
+            "run_id": self.run_id,
+            "pid": self.pid,
+            "host": self.host,
+            "since": self.since.isoformat(),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, object]) -> PipelineLock:
+        return cls(
+            pipeline=str(value["pipeline"]),
+            target=str(value["target"]),
+            run_id=str(value["run_id"]),
+            pid=int(str(value["pid"])),
+            host=str(value["host"]),
+            since=dt.datetime.fromisoformat(str(value["since"])),
+        )
+
+
+@contextmanager
+def hold_file_lock(directory: Path, pipeline: str, target: str, run_id: str) -> Iterator[PipelineLock]:
+    """Hold the lock of this pipeline and target while the block runs; PipelineLocked if another does.
+
+    It never waits, and it is not re-entrant: a second holder is refused in the same thread too.
+    """
+    path = private_directory(directory) / f"{_file_stem(pipeline, target)}.lock"
+    holder_path = path.with_suffix(".holder.json")
+    # an instance of its own each time, not tied to a thread: only the kernel decides who holds the lock
+    kernel_lock = FileLock(path, timeout=0, thread_local=False, is_singleton=False)
+    try:
+        kernel_lock.acquire()
+    except Timeout as error:
+        raise _locked(pipeline, target, _read_holder(holder_path)) from error
+    except OSError as error:
+        raise _unusable(path, error) from error
+    try:
+        lock = PipelineLock(pipeline, target, run_id, os.getpid(), socket.gethostname(), utc_now())
+        try:
+            _write_holder(holder_path, lock)
+        except OSError as error:
+            raise _unusable(holder_path, error) from error
+        try:
+            yield lock
+        finally:
+            with suppress(OSError):  # a holder file that stays is harmless, and the run has ended well
+                holder_path.unlink()
+    finally:
+        kernel_lock.release()
+
+
+def _file_stem(pipeline: str, target: str) -> str:
+    """Readable, valid on every file system, and different for different names."""
+    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", pipeline).strip("-")[:60]
+    digest = hashlib.sha256(json.dumps([pipeline, target]).encode("ascii")).hexdigest()[:20]
+    return f"{slug or 'pipeline'}-{digest}"
+
+
+def _write_holder(path: Path, lock: PipelineLock) -> None:
+    aside = path.with_name(f"{path.name}.{lock.pid}")
+    aside.write_text(json.dumps(lock.to_json()), encoding="utf-8")
+    os.replace(aside, path)
+
+
+def _read_holder(path: Path) -> PipelineLock | None:
+    """Who holds the lock; None when nobody can say, or when the file is what a dead holder left."""
+    try:
+        lock = PipelineLock.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return None if lock.host == socket.gethostname() and not _is_alive(lock.pid) else lock
+
+
+def _is_alive(pid: int) -> bool:
+    if os.name == "nt":
+        return True  # there, os.kill with 0 is no question but an event sent to the process
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it lives, as another user
+        return True
+    return True
+
+
+def _locked(pipeline: str, target: str, holder: PipelineLock | None) -> PipelineLocked:
+    if holder is None:
+        by = "another process, which has only just begun"
+    else:
+        since = holder.since.astimezone(dt.timezone.utc)
+        by = f"run {holder.run_id} (pid {holder.pid} on {holder.host}), since {since:%Y-%m-%d %H:%M:%S} UTC"
+    return PipelineLocked(
+        f"pipeline {pipeline!r} is already running into {target!r}: {by}",
+        state="this run has not begun; the target is untouched",
+        next_step=f"wait for it to end, or look at it: flow runs list --pipeline {shlex.quote(pipeline)}",
+    )
+
+
+def _unusable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"cannot lock {path}: {error.strerror or error}",
+        state="this run has not begun; the target is untouched",
+        next_step="make its folder writable, or set EMATIX_FLOW_STATE to a folder that is",
+    )

@@ -1,0 +1,136 @@
+"""One run as the run log keeps it: a frozen value, and the vocabulary of its status.
+
+Knows nothing of where records are stored.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import os
+import socket
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+from ematix_flow.spec.redaction import mask
+
+RunStatus = Literal["running", "succeeded", "skipped", "failed", "interrupted", "cancelled"]
+
+LONGEST_TEXT = 10_000
+
+
+def utc_now() -> dt.datetime:
+    return dt.datetime.now(dt.timezone.utc)
+
+
+def new_run_id() -> str:
+    """Random rather than ordered by time, so that a few characters already name one run."""
+    return uuid.uuid4().hex
+
+
+def check_status(status: str) -> None:
+    if status not in get_args(RunStatus):
+        raise ValueError(f"status {status!r} is not one of {', '.join(get_args(RunStatus))}")
+
+
+def check_finished(status: str) -> None:
+    check_status(status)
+    if status == "running":
+        raise ValueError("a run cannot end with the status 'running'")
+
+
+def aware_utc(name: str, moment: dt.datetime) -> dt.datetime:
+    """The moment in UTC; a naive one is refused, because nobody can say which moment it means."""
+    if moment.tzinfo is None:
+        raise ValueError(f"{name} has no time zone: {moment.isoformat()}")
+    return moment.astimezone(dt.timezone.utc)
+
+
+def shown_text(text: str) -> str:
+    """A text as it may be stored and shown: without secrets, and of a bounded length."""
+    # half a surrogate pair, as an undecodable file name has it, fits no database
+    masked = mask(text).encode("utf-8", "backslashreplace").decode("utf-8")
+    return masked if len(masked) <= LONGEST_TEXT else masked[: LONGEST_TEXT - 1] + "…"
+
+
+def masked_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics with every text in them masked, as JSON can hold them."""
+    return {mask(str(key)): _masked(value) for key, value in metrics.items()}
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, Mapping):
+        return masked_metrics(value)
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_masked(item) for item in value]
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return mask(str(value))  # a Decimal, a datetime, a NaN: JSON knows none of them
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One attempt to load one target. Counts are None where the path cannot know them.
+
+    All moments are aware and in UTC; ``slot`` is the fire time of a scheduled run. Only a run that is
+    over has ``finished_at``.
+    """
+
+    run_id: str
+    pipeline: str
+    target: str
+    mode: str
+    path: str | None = None
+    trigger: str = "cli"
+    slot: dt.datetime | None = None
+    attempt: int = 1
+    status: RunStatus = "running"
+    started_at: dt.datetime = field(default_factory=utc_now)
+    finished_at: dt.datetime | None = None
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+    rows_read: int | None = None
+    rows_inserted: int | None = None
+    rows_updated: int | None = None
+    rows_deleted: int | None = None
+    rows_unchanged: int | None = None
+    source_from: str | None = None
+    source_to: str | None = None
+    error_type: str | None = None
+    error_message: str | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("run_id", "pipeline"):
+            if not getattr(self, name):
+                raise ValueError(f"a run record needs a {name}")
+        check_status(self.status)
+        if (self.status == "running") is not (self.finished_at is None):
+            raise ValueError(f"status {self.status!r} contradicts finished_at={self.finished_at}")
+        for name in ("slot", "started_at", "finished_at"):
+            moment = getattr(self, name)
+            if moment is not None:
+                object.__setattr__(self, name, aware_utc(name, moment))
+        for name in ("source_from", "source_to", "error_message"):
+            text = getattr(self, name)
+            if text is not None:
+                object.__setattr__(self, name, shown_text(text))
+        object.__setattr__(self, "metrics", masked_metrics(self.metrics))
+
+    @property
+    def duration(self) -> dt.timedelta | None:
+        """How long the run took; None while it runs."""
+        return None if self.finished_at is None else self.finished_at - self.started_at
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``--output json``: moments as ISO 8601, and the duration in seconds."""
+        shown = {
+            name: value.isoformat() if isinstance(value, dt.datetime) else value
+            for name, value in asdict(self).items()
+        }
+        shown["duration_seconds"] = None if self.duration is None else self.duration.total_seconds()
+        return shown

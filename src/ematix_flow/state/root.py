@@ -1,0 +1,53 @@
+"""The state root: the one folder on this machine where run log, locks and caches live.
+
+Asking for it creates nothing; whoever writes there first creates it, for this user alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from ematix_flow.errors import ConfigError
+
+ENVIRONMENT = "EMATIX_FLOW_STATE"
+
+
+def state_root(env: Mapping[str, str]) -> Path:
+    """``EMATIX_FLOW_STATE`` or ``~/.ematix-flow``, absolute. It may not exist yet."""
+    given = env.get(ENVIRONMENT, "")
+    return absolute(given, env) if given else home(env) / ".ematix-flow"
+
+
+def private_directory(path: Path) -> Path:
+    """The folder, made if it is missing, and then readable by this user alone."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot make the folder {path}: {error.strerror or error}",
+            next_step=f"make it writable, or set {ENVIRONMENT} to a folder that is",
+        ) from error
+    return path
+
+
+def absolute(path: str, env: Mapping[str, str]) -> Path:
+    """The path with ``~`` resolved, independent of later changes of the working directory."""
+    if path == "~" or path.startswith(("~/", "~" + os.sep)):
+        return home(env) / path[2:]
+    return Path(os.path.abspath(path))
+
+
+def home(env: Mapping[str, str]) -> Path:
+    """The user's folder as this environment says, or as the system does."""
+    given = env.get("HOME") or env.get("USERPROFILE")
+    if given:
+        return Path(os.path.abspath(given))
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise ConfigError(
+            "this user has no home folder to keep state in",
+            next_step=f"set {ENVIRONMENT} to a folder that is writable",
+        ) from error

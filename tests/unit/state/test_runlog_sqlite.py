@@ -1,0 +1,233 @@
+"""The run log in a SQLite file: several processes, sudden death, old and broken files."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from ematix_flow.errors import ConfigError
+from ematix_flow.state import runlog
+from ematix_flow.state.records import RunRecord
+from ematix_flow.state.runlog import NullRunLog, open_run_log
+from ematix_flow.state.runlog_tables import migrate, stored_version
+
+# the processes part after the imports, so that they begin at the same moment
+CHILD = """
+import os, sys
+import ematix_flow.state.runlog_sql
+from ematix_flow.state.records import RunRecord
+from ematix_flow.state.runlog import open_run_log
+url, processes, turns = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+others = []
+while len(others) < processes - 1:
+    pid = os.fork()
+    if pid == 0:
+        others = []
+        break
+    others.append(pid)
+with open_run_log(url, env={}) as log:
+    for turn in range(turns):
+        run_id = f"{os.getpid()}-{turn}"
+        log.start(RunRecord(run_id, "orders", "dw.orders", "append"))
+        log.finish(run_id, "succeeded", rows_read=turn)
+sys.exit(any([os.waitpid(pid, 0)[1] for pid in others]))
+"""
+
+
+@contextmanager
+def direct(path: Path) -> Iterator[sqlite3.Connection]:
+    """The file behind the log, without the log."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        yield connection
+
+
+def a_run(run_id: str = "r1") -> RunRecord:
+    return RunRecord(run_id, "orders", "dw.orders", "append")
+
+
+def child(*arguments: object, fault: str = "") -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, *map(str, arguments)],
+        env={**os.environ, "EMATIX_FLOW_FAULT": fault},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def warnings_seen(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr(runlog, "_warned", set())
+    caplog.set_level(logging.WARNING)
+    return caplog
+
+
+def test_the_default_log_is_made_at_first_use_for_this_user_alone(tmp_path: Path) -> None:
+    with open_run_log(env={"HOME": str(tmp_path)}) as log:
+        log.start(a_run())
+    root = tmp_path / ".ematix-flow"
+    assert (root / "run_log.db").is_file()
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+
+
+def test_processes_that_create_and_fill_one_log_at_once_lose_nothing(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/log.db"
+    process = child(url, 3, 5)
+    _, complaints = process.communicate(timeout=60)
+    assert (process.returncode, complaints) == (0, "")
+    with open_run_log(url, env={}) as log:
+        assert len(log.list(status="succeeded", limit=1000)) == 15
+
+
+def test_the_start_of_a_run_survives_the_sudden_death_of_its_process(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/log.db"
+    process = child(url, 1, 1, fault="runlog.before_finish=kill")
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    with open_run_log(url, env={}) as log:
+        (dead,) = log.running("orders")
+        assert (dead.run_id, dead.pid) == (f"{process.pid}-0", process.pid)
+
+
+def test_a_log_that_cannot_be_made_warns_once_and_lets_the_run_go_on(
+    tmp_path: Path, warnings_seen: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    for _ in range(2):
+        log = open_run_log(f"sqlite://{tmp_path}/file/log.db", env={})
+        log.start(a_run())
+        assert not log.finish("r1", "succeeded", rows_read=1)
+        assert not log.settle("r1", "interrupted", "x")
+        assert log.running("orders") == ()
+    assert isinstance(log, NullRunLog)
+    assert len(warnings_seen.records) == 1
+    assert "Runs go on, but are not recorded" in warnings_seen.text
+
+
+def test_a_reader_of_a_log_that_cannot_be_made_gets_an_error_and_no_warning(
+    tmp_path: Path, warnings_seen: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot make the folder"):
+        open_run_log(f"sqlite://{tmp_path}/file/log.db", env={}, reading=True)
+    assert warnings_seen.records == []
+
+
+def test_reading_what_a_run_could_not_record_is_an_error(tmp_path: Path, warnings_seen: object) -> None:
+    (tmp_path / "file").write_text("")
+    log = open_run_log(f"sqlite://{tmp_path}/file/log.db", env={})
+    for read in (log.list, lambda: log.get("r1"), lambda: log.last("orders")):
+        with pytest.raises(ConfigError, match="cannot make the folder"):
+            read()
+
+
+@pytest.mark.parametrize("spoil", ["a folder", "no database"])
+def test_a_place_that_is_no_log_is_a_warning_to_runs_and_an_error_to_readers(
+    spoil: str, tmp_path: Path, warnings_seen: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "log.db"
+    path.mkdir() if spoil == "a folder" else path.write_text("not a database, but a poem " * 99)
+    open_run_log(str(path), env={}).start(a_run())
+    assert "not recorded" in warnings_seen.text
+    with pytest.raises(ConfigError, match="cannot be used") as caught:
+        open_run_log(str(path), env={}, reading=True)
+    assert "EMATIX_FLOW_RUN_LOG_URL" in str(caught.value.next_step)
+
+
+def test_a_log_that_breaks_during_a_run_does_not_stop_it(
+    tmp_path: Path, warnings_seen: pytest.LogCaptureFixture
+) -> None:
+    log = open_run_log(str(tmp_path / "log.db"), env={})
+    with direct(tmp_path / "log.db") as file:
+        file.execute("DROP TABLE run_log")
+    log.start(a_run())
+    assert not log.finish("r1", "succeeded")
+    assert len(warnings_seen.records) == 1
+    assert "no such table" in warnings_seen.text
+    with pytest.raises(ConfigError, match="cannot be used: no such table"):
+        log.list()
+
+
+def test_a_log_of_a_later_version_is_left_alone(
+    tmp_path: Path, warnings_seen: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "log.db"
+    open_run_log(str(path), env={}).start(a_run("old"))
+    with direct(path) as file:
+        file.execute("UPDATE run_log_version SET version = 99")
+    open_run_log(str(path), env={}).start(a_run("new"))
+    assert "has version 99" in warnings_seen.text
+    with pytest.raises(ConfigError, match="knows only up to 1"):
+        open_run_log(str(path), env={}, reading=True)
+    with direct(path) as file:
+        assert file.execute("SELECT run_id FROM run_log").fetchall() == [("old",)]
+
+
+def _add_team(connection: sa.Connection) -> None:
+    connection.execute(sa.text("ALTER TABLE run_log ADD COLUMN team TEXT"))
+
+
+def _break(connection: sa.Connection) -> None:
+    connection.execute(sa.text("ALTER TABLE run_log ADD COLUMN half TEXT"))
+    raise RuntimeError("upgrade broke")
+
+
+def _columns(path: Path) -> set[str]:
+    with direct(path) as file:
+        return {row[1] for row in file.execute("PRAGMA table_info(run_log)")}
+
+
+def test_an_older_log_is_upgraded_with_its_runs_and_only_once(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    log = open_run_log(str(path), env={})
+    log.start(a_run("old"))
+    for _ in range(2):
+        with log._transaction() as connection:  # type: ignore[attr-defined]
+            migrate(connection, "here", [_add_team])
+            assert stored_version(connection) == 2
+    assert "team" in _columns(path)
+    with direct(path) as file:
+        assert file.execute("SELECT run_id, team FROM run_log").fetchall() == [("old", None)]
+
+
+def test_an_upgrade_that_fails_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    log = open_run_log(str(path), env={})
+    with pytest.raises(RuntimeError, match="upgrade broke"), log._transaction() as connection:  # type: ignore[attr-defined]
+        migrate(connection, "here", [_add_team, _break])
+    assert _columns(path).isdisjoint({"team", "half"})
+    with log._transaction() as connection:  # type: ignore[attr-defined]
+        assert stored_version(connection) == 1
+
+
+def test_readers_do_not_wait_for_a_writer(tmp_path: Path) -> None:
+    log = open_run_log(str(tmp_path / "log.db"), env={})
+    log.start(a_run())
+    writer = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    try:
+        assert log.get("r1").status == "running"
+    finally:
+        writer.close()
+
+
+def test_a_page_of_a_long_log_is_read_from_an_index(tmp_path: Path) -> None:
+    open_run_log(str(tmp_path / "log.db"), env={}).close()
+    with direct(tmp_path / "log.db") as file:
+        for condition in ("", "WHERE pipeline = 'a'", "WHERE status = 'failed'"):
+            query = f"SELECT * FROM run_log {condition} ORDER BY started_at DESC, run_id DESC LIMIT 20"
+            steps = " ".join(row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {query}"))
+            assert "USING INDEX" in steps
+            assert "TEMP B-TREE" not in steps
