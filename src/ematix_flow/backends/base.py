@@ -176,6 +176,7 @@ class Load:
     allow_empty: bool = False
     files: FileOptions = FileOptions()
     partition_by: tuple[str, ...] = ()
+    dry_run: bool = False  # count what would change, commit nothing; the table may not exist yet
 
 
 @dataclass(frozen=True)

@@ -275,6 +275,8 @@ class RelationalTarget(Target):
                 select: exp.Expression = exp.select("*").from_(_aliased(verbatim(rows.sql)))
             else:
                 select = self.staged_select(session, rows, load.table)
+            if load.dry_run:
+                return self._rehearse(session, load, select)
             with transaction(session):
                 faults.point("apply.began")
                 applied = self._apply_within(session, load, select)
@@ -284,6 +286,27 @@ class RelationalTarget(Target):
         faults.point("apply.after_commit")
         return applied
 
+    def _rehearse(self, session: SqlSession, load: Load, select: exp.Expression) -> Applied:
+        """The strategy's statements in a transaction that is always rolled back."""
+        session.begin()
+        try:
+            rows_in, high = self._measure(session, load, select)
+            if self.live_columns(session, load.table) is None:
+                return Applied(rows_in=rows_in, rows_inserted=rows_in, watermark=high)
+            if load.mode == "truncate":
+                self._check_shrink(session, load, rows_in)
+            counts = self._run_steps(session, self._steps(load, select))
+        finally:
+            session.rollback()
+        return Applied(rows_in, counts["insert"], counts["update"], counts["delete"], watermark=high)
+
+    def _steps(self, load: Load, select: exp.Expression) -> list[Step]:
+        if load.mode not in _STRATEGIES:
+            raise PlanError(f"mode {load.mode!r} cannot be applied here")
+        low = load.range.low if load.range else None
+        incoming = Incoming(select, str(load.run_id), load.loaded_at, low)
+        return _STRATEGIES[load.mode](self.dialect, load.table, incoming)
+
     def _apply_within(self, session: SqlSession, load: Load, select: exp.Expression) -> Applied:
         rows_in, high = self._measure(session, load, select)
         low = load.range.low if load.range else None
@@ -292,10 +315,7 @@ class RelationalTarget(Target):
             return Applied(rows_in=rows_in, duplicate=True)
         if load.mode == "truncate":
             self._check_shrink(session, load, rows_in)
-        incoming = Incoming(select, str(load.run_id), load.loaded_at, low)
-        if load.mode not in _STRATEGIES:
-            raise PlanError(f"mode {load.mode!r} cannot be applied here")
-        counts = self._run_steps(session, _STRATEGIES[load.mode](self.dialect, load.table, incoming))
+        counts = self._run_steps(session, self._steps(load, select))
         faults.point("apply.rows_written")
         if load.range is not None and not counts["insert"]:
             return Applied(rows_in=rows_in)

@@ -53,11 +53,18 @@ class _Progress:
 
 
 def execute_target(
-    plan: Plan, target_plan: TargetPlan, world: World, *, run_id: uuid.UUID, slot: str | None, listener: Listener
+    plan: Plan,
+    target_plan: TargetPlan,
+    world: World,
+    *,
+    run_id: uuid.UUID,
+    slot: dt.datetime | None,
+    listener: Listener,
+    dry_run: bool = False,
 ) -> TargetResult:
     """Carry out one target's stages. On any failure the target is as it was, and staging is gone."""
     target = world.target(target_plan.target.connection)
-    load = _load(plan, target_plan, run_id, slot)
+    load = _load(plan, target_plan, run_id, slot, dry_run)
     progress = _Progress()
     runner = _Runner(plan, target_plan, target, load, world, listener, progress)
     try:
@@ -88,8 +95,9 @@ class _Runner:
 
     def run(self, stage: PrepareTable | CopyRows | TransformRows | ApplyRows) -> None:
         if isinstance(stage, PrepareTable):
-            with self.timed("prepare"):
-                self.target.change_table(self.target_plan.table, stage.changes)
+            if not self.load.dry_run:
+                with self.timed("prepare"):
+                    self.target.change_table(self.target_plan.table, stage.changes)
         elif isinstance(stage, CopyRows):
             self.copy(stage)
         elif isinstance(stage, TransformRows):
@@ -171,9 +179,12 @@ class _Runner:
         self.listener.stage_finished(self.load.target, name, seconds)
 
 
-def _load(plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, slot: str | None) -> Load:
+def _load(plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, slot: dt.datetime | None, dry_run: bool) -> Load:
     target = target_plan.target
-    key = f"slot:{slot}" if slot else (None if target_plan.range else f"run:{run_id}")
+    if target_plan.range is not None:
+        key = None  # the range it turns out to read
+    else:
+        key = f"slot:{slot.isoformat()}" if slot else f"run:{run_id}"
     return Load(
         pipeline=plan.pipeline.name,
         target=target.label,
@@ -187,6 +198,7 @@ def _load(plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, slot: str | No
         allow_empty=target.allow_empty,
         files=target.files,
         partition_by=target.partition_by,
+        dry_run=dry_run,
     )
 
 

@@ -7,7 +7,7 @@ It owns uniqueness of names and the dependency graph; it knows nothing of how a 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -37,6 +37,7 @@ class DeclaredPipeline:
     spec: PipelineSpec
     function: Callable[..., Any]
     handle: Any  # the api object that the user's name is bound to; the graph does not import api
+    post_functions: Mapping[int, Callable[..., Any]] = field(default_factory=dict)  # by step number
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""The ``conn`` that a pipeline's function receives: an opened connection, for reading."""
+"""The ``conn`` that pipelines' functions and transforms receive."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ematix_flow.backends.base import Backend
-from ematix_flow.errors import SourceFailed
+from ematix_flow.errors import SourceFailed, Unsupported
 
 
 class LiveConnection:
@@ -47,6 +47,13 @@ class LiveConnection:
         if not isinstance(value, int):
             raise SourceFailed(f"{self.name}: expected one whole number, the query gave {value!r}")
         return value
+
+    def execute(self, sql: str) -> int:
+        """One statement in its own transaction; rows affected. For post-load transforms."""
+        target = self._backend.target()
+        if target is None:
+            raise Unsupported(f"connection {self.name!r} ({self.kind}) takes no statements")
+        return target.run_sql(sql)
 
     def __repr__(self) -> str:
         return f"<LiveConnection {self.name} ({self.kind})>"

@@ -1,0 +1,29 @@
+"""``ematix``: the one name under which all decorators are found."""
+
+from __future__ import annotations
+
+from ematix_flow.api.connection import connection
+from ematix_flow.api.options import TransformRef
+from ematix_flow.api.pipeline import pipeline
+from ematix_flow.api.tables import table
+from ematix_flow.api.target import Target
+from ematix_flow.api.workflow import transform, workflow
+
+
+class Ematix:
+    """The decorators. There is one instance, ``ematix``."""
+
+    connection = staticmethod(connection)
+    table = staticmethod(table)
+    pipeline = staticmethod(pipeline)
+    job = staticmethod(pipeline)
+    target = staticmethod(Target)
+    workflow = staticmethod(workflow)
+    transform = staticmethod(transform)
+    transform_ref = staticmethod(TransformRef)
+
+    def __repr__(self) -> str:
+        return "<ematix: connection, table, pipeline, job, target, workflow, transform, transform_ref>"
+
+
+ematix = Ematix()

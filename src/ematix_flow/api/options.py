@@ -1,0 +1,179 @@
+"""Checks of the options of ``@ematix.pipeline``, each with an error that points at the line."""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+import warnings
+import zoneinfo
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ematix_flow.errors import DeclarationError, did_you_mean
+from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.pipelines import PostTransform, TargetSpec
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.transforms import PreTransform, is_pre_transform
+
+
+class TransformRef:
+    """A named transform, looked up when the pipeline runs."""
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str):
+            raise DeclarationError(f"transform_ref() takes a name, not {name!r}")
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"transform_ref({self.name!r})"
+
+
+def one_of(option: str, value: str | None, allowed: Iterable[str], where: SourceLocation | None) -> None:
+    if value is not None and value not in tuple(allowed):
+        raise DeclarationError(f"{option}={value!r} is unknown.{did_you_mean(str(value), allowed)}", where=where)
+
+
+def check_schedule(schedule: str | None, timezone: str | None, where: SourceLocation | None) -> None:
+    """A cron line of five fields and an IANA zone, checked now and not when it should have fired."""
+    if timezone is not None:
+        if schedule is None:
+            raise DeclarationError("timezone= says when a schedule= fires, and there is none", where=where)
+        try:
+            zoneinfo.ZoneInfo(timezone)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError) as error:
+            known = did_you_mean(timezone, zoneinfo.available_timezones())
+            raise DeclarationError(f"timezone={timezone!r} is not known.{known}", where=where) from error
+    if schedule is not None:
+        from cronsim import CronSim, CronSimError
+
+        try:
+            CronSim(schedule, dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc))
+        except (CronSimError, AttributeError, TypeError) as error:
+            raise DeclarationError(
+                f"schedule={schedule!r} is not a cron expression: {error}",
+                where=where,
+                next_step='five fields: minute hour day month weekday, as in "*/5 * * * *"',
+            ) from error
+
+
+def seconds(option: str, value: Any, where: SourceLocation | None) -> float | None:
+    """A number of seconds or a timedelta, not negative."""
+    if value is None:
+        return None
+    number = value.total_seconds() if isinstance(value, dt.timedelta) else value
+    if isinstance(number, bool) or not isinstance(number, int | float) or number < 0:
+        raise DeclarationError(f"{option}= takes seconds or a timedelta, not {value!r}", where=where)
+    return float(number)
+
+
+def argument_count(function: Callable[..., Any], where: SourceLocation | None) -> int:
+    """0, 1 (source connection) or 2 (source, target) positional arguments."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = list(inspect.signature(function).parameters.values())
+    required = [p for p in parameters if p.default is p.empty]
+    if any(p.kind not in kinds for p in required) or len(required) > 2:
+        raise DeclarationError(
+            f"{getattr(function, '__name__', function)!r} takes {len(required)} arguments; "
+            "a pipeline's function takes none, (conn) or (source, target)",
+            where=where,
+        )
+    return len(required)
+
+
+def pre_transforms(value: Sequence[Any] | None, where: SourceLocation | None) -> tuple[PreTransform, ...]:
+    for item in value or ():
+        if not is_pre_transform(item):
+            raise DeclarationError(
+                f"transforms_pre= takes transforms, not {item!r}",
+                where=where,
+                next_step="from ematix_flow.transforms import deduplicate_by, filter_where, limit, sample_pct",
+            )
+    return tuple(value or ())
+
+
+def post_transforms(
+    value: Sequence[Any] | None, where: SourceLocation | None
+) -> tuple[tuple[PostTransform, ...], dict[int, Callable[..., Any]]]:
+    """The steps as values, and the functions among them by step number."""
+    steps: list[PostTransform] = []
+    functions: dict[int, Callable[..., Any]] = {}
+    for index, item in enumerate(value or ()):
+        if isinstance(item, str):
+            steps.append(PostTransform("sql", item))
+        elif isinstance(item, TransformRef):
+            steps.append(PostTransform("reference", item.name))
+        elif callable(item):
+            count = len(inspect.signature(item).parameters)
+            if count not in (1, 2):
+                raise DeclarationError(
+                    f"a post-load function takes (conn) or (conn, parent), and {item!r} takes {count}", where=where
+                )
+            functions[index] = item
+            steps.append(PostTransform("function", getattr(item, "__qualname__", repr(item))))
+        else:
+            raise DeclarationError(
+                f"transforms_post= takes SQL, functions and ematix.transform_ref(…), not {item!r}", where=where
+            )
+    return tuple(steps), functions
+
+
+def check_target(target: TargetSpec, where: SourceLocation | None) -> None:
+    """Options that only make sense with some modes, and names that must be columns."""
+    mode, table = target.mode, target.table
+    if target.event_timestamp_column is not None and mode != "scd2":
+        raise DeclarationError(f"event_timestamp_column= is for mode='scd2', not {mode!r}", where=where)
+    if target.ttl_seconds is not None and mode != "scd2":
+        raise DeclarationError(f"ttl_seconds= is for mode='scd2', not {mode!r}", where=where)
+    if target.handle_deletes is not None:
+        one_of("handle_deletes", target.handle_deletes, ("hard", "soft"), where)
+        if mode not in ("merge", "scd2"):
+            raise DeclarationError(f"handle_deletes= is for merge and scd2, not mode={mode!r}", where=where)
+    if not 0 <= target.max_shrink <= 1:
+        raise DeclarationError(f"max_shrink= is a share from 0 to 1, not {target.max_shrink!r}", where=where)
+    if table is None:
+        return
+    listed = {
+        "keys": target.keys,
+        "update_columns": target.update_columns or (),
+        "compare_columns": target.compare_columns or (),
+        "event_timestamp_column": (target.event_timestamp_column,) if target.event_timestamp_column else (),
+        "partition_by": target.partition_by,
+    }
+    for option, given in listed.items():
+        for name in given:
+            if name not in table.column_names:
+                raise DeclarationError(
+                    f"{option}= names {name!r}, which is no column of {table.label}."
+                    f"{did_you_mean(name, table.column_names)}",
+                    where=where,
+                )
+
+
+def resolve_keys(
+    table: TableSpec | None, explicit: Sequence[str], mode: str, where: SourceLocation | None
+) -> tuple[str, ...]:
+    """keys= → ``__merge_keys__`` → the first natural_key() group → pk(); warns when they differ from pk()."""
+    if mode not in ("merge", "scd2") or table is None:
+        return tuple(explicit)
+    if explicit:
+        return tuple(explicit)
+    for origin, found in (
+        ("__merge_keys__", table.merge_keys),
+        ("natural_key()", table.natural_keys[0] if table.natural_keys else ()),
+    ):
+        if found:
+            if table.primary_key and set(found) != set(table.primary_key):
+                warnings.warn(
+                    f"{table.label}: rows are matched by ({', '.join(found)}) from {origin}, "
+                    f"not by the primary key ({', '.join(table.primary_key)}); pass keys= to choose",
+                    UserWarning,
+                    stacklevel=5,
+                )
+            return tuple(found)
+    if not table.primary_key:
+        raise DeclarationError(
+            f"mode={mode!r} matches rows by key, and {table.label} declares none",
+            where=where,
+            next_step="mark a column with pk() or natural_key(), or pass keys=",
+        )
+    return table.primary_key

@@ -1,0 +1,322 @@
+"""``@ematix.pipeline``: validates, builds a spec, registers it, and hands back a `Pipeline`."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.api import options
+from ematix_flow.api.target import Target, batch_table, build_target, names, normal_mode
+from ematix_flow.errors import DeclarationError
+from ematix_flow.graph.registry import DeclaredPipeline, Registry, current_registry
+from ematix_flow.spec.location import SourceLocation, caller_location
+from ematix_flow.spec.pipelines import (
+    GUARANTEES,
+    PATHS,
+    ConnectionRef,
+    PipelineSpec,
+    RetryPolicy,
+    SourceSpec,
+    TargetSpec,
+)
+
+if TYPE_CHECKING:
+    from ematix_flow.engine.results import RunResult
+    from ematix_flow.engine.settings import EngineSettings
+    from ematix_flow.observe.listener import Listener
+    from ematix_flow.plan.definition import Plan
+    from ematix_flow.schedule.inspect import Preview, Validation
+
+
+class Pipeline:
+    """A declared pipeline. Call it or ``.sync()`` to run it; ``.plan()`` says first what that will do."""
+
+    def __init__(self, declared: DeclaredPipeline, registry: Registry) -> None:
+        self._declared = dataclasses.replace(declared, handle=self)
+        self._registry = registry
+        self.__name__ = declared.spec.name
+        self.__doc__ = declared.function.__doc__
+
+    @property
+    def spec(self) -> PipelineSpec:
+        return self._declared.spec
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The decorated function itself."""
+        return self._declared.function
+
+    def sync(
+        self,
+        *,
+        mode: str | None = None,
+        keys: Sequence[str] | None = None,
+        update_columns: Sequence[str] | None = None,
+        compare_columns: Sequence[str] | None = None,
+        force_path: str | None = None,
+        on_drift: str | None = None,
+        max_shrink: float | None = None,
+        allow_empty: bool | None = None,
+        slot: dt.datetime | None = None,
+        run_log: str | None = None,
+        engine: str | EngineSettings | None = None,
+        listener: Listener | None = None,
+    ) -> RunResult:
+        """Run it now and wait. What is given replaces what was declared, for this run alone.
+
+        Raises a FlowError when the run fails; the target is then as it was.
+        """
+        from ematix_flow.graph.registry import use_registry
+        from ematix_flow.schedule.context import run_context
+        from ematix_flow.schedule.run import run_pipeline
+
+        target_options = {
+            "mode": None if mode is None else normal_mode(mode, None),
+            "keys": names("keys", keys, None),
+            "update_columns": names("update_columns", update_columns, None),
+            "compare_columns": names("compare_columns", compare_columns, None),
+            "max_shrink": max_shrink,
+            "allow_empty": allow_empty,
+        }
+        declared = self._with(target_options, force_path=force_path, on_drift=on_drift)
+        with (
+            use_registry(self._registry),
+            run_context(run_log=run_log, engine=engine, listener=listener, trigger="sync", slot=slot) as context,
+        ):
+            return run_pipeline(declared, context)
+
+    def __call__(self) -> RunResult:
+        return self.sync()
+
+    def plan(self) -> Plan:
+        """What a run would do now, as a value. Changes nothing."""
+        from ematix_flow.graph.registry import use_registry
+        from ematix_flow.schedule.context import spark_starter
+        from ematix_flow.schedule.run import plan_pipeline
+
+        with use_registry(self._registry):
+            return plan_pipeline(self._declared, spark_starter())
+
+    def preview(self, rows: int = 10) -> Preview:
+        """The plan and the first rows of the source. Changes nothing."""
+        from ematix_flow.graph.registry import use_registry
+        from ematix_flow.schedule.context import spark_starter
+        from ematix_flow.schedule.inspect import preview
+
+        with use_registry(self._registry):
+            return preview(self._declared, spark_starter(), rows)
+
+    def dry_run(self) -> RunResult:
+        """Do everything but commit, and count. The target is as before."""
+        from ematix_flow.graph.registry import use_registry
+        from ematix_flow.schedule.context import spark_starter
+        from ematix_flow.schedule.inspect import dry_run
+
+        with use_registry(self._registry):
+            return dry_run(self._declared, spark_starter())
+
+    def validate(self) -> Validation:
+        """Let source and target check the pipeline: EXPLAIN, columns, types. Changes nothing."""
+        from ematix_flow.graph.registry import use_registry
+        from ematix_flow.schedule.context import spark_starter
+        from ematix_flow.schedule.inspect import validate
+
+        with use_registry(self._registry):
+            return validate(self._declared, spark_starter())
+
+    def _with(
+        self, target_options: Mapping[str, Any], *, force_path: str | None, on_drift: str | None
+    ) -> DeclaredPipeline:
+        spec = self.spec
+        given = {k: v for k, v in target_options.items() if v is not None}
+        targets = tuple(dataclasses.replace(t, **given) for t in spec.targets)
+        for target in targets:
+            options.check_target(target, spec.where)
+        if force_path is not None:
+            options.one_of("force_path", force_path, (*PATHS, "cross_db"), None)
+            spec = dataclasses.replace(spec, force_path=force_path)
+        if on_drift is not None:
+            options.one_of("on_drift", on_drift, ("error", "warn", "evolve"), None)
+            spec = dataclasses.replace(spec, on_drift=on_drift)
+        return dataclasses.replace(self._declared, spec=dataclasses.replace(spec, targets=targets))
+
+    def __repr__(self) -> str:
+        spec = self.spec
+        into = ", ".join(f"{t.mode} into {t.label}" for t in spec.targets)
+        return f"<Pipeline {spec.name}: {into}>"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        spec = self.spec
+        rows = [
+            ("targets", ", ".join(f"{t.mode} into {t.label}" for t in spec.targets)),
+            ("schedule", spec.schedule or "by hand"),
+            ("depends on", ", ".join(spec.depends_on) or "nothing"),
+            ("declared at", str(spec.where) if spec.where else ""),
+        ]
+        cells = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in rows)
+        return f"<b>{escape(spec.name)}</b><table>{cells}</table>"
+
+
+def pipeline(
+    *,
+    target: Any = None,
+    targets: Sequence[Target] | None = None,
+    target_connection: ConnectionRef | None = None,
+    source_connection: ConnectionRef | None = None,
+    schedule: str | None = None,
+    timezone: str | None = None,
+    mode: str = "append",
+    name: str | None = None,
+    source_table: str | None = None,
+    column_map: Mapping[str, str] | None = None,
+    keys: Sequence[str] | None = None,
+    update_columns: Sequence[str] | None = None,
+    compare_columns: Sequence[str] | None = None,
+    event_timestamp_column: str | None = None,
+    handle_deletes: str | None = None,
+    incremental: bool = False,
+    watermark_column: str | None = None,
+    incremental_column: str | None = None,
+    lag: float | dt.timedelta | None = None,
+    on_drift: str = "error",
+    force_path: str | None = None,
+    guarantee: str | None = None,
+    max_shrink: float = 0.5,
+    allow_empty: bool = False,
+    continue_on_target_failure: bool = False,
+    continue_on_failure: bool = False,
+    transforms_pre: Sequence[Any] | None = None,
+    transforms_post: Sequence[Any] | None = None,
+    continue_on_failure_post: bool = False,
+    ttl_seconds: float | None = None,
+    ttl: dt.timedelta | None = None,
+    depends_on: Sequence[Any] | None = None,
+    upstream_freshness_secs: float | None = None,
+    retry: Mapping[str, Any] | RetryPolicy | None = None,
+) -> Callable[[Callable[..., Any]], Pipeline]:
+    """Declare a load. The function returns the source's SQL, or nothing with ``source_table=``."""
+    where = caller_location()
+    if (target is None) == (targets is None):
+        raise DeclarationError("a pipeline takes target= or targets=, exactly one of them", where=where)
+    if ttl is not None and ttl_seconds is not None:
+        raise DeclarationError("ttl= and ttl_seconds= say the same thing: give one", where=where)
+    options.one_of("on_drift", on_drift, ("error", "warn", "evolve"), where)
+    options.one_of("force_path", force_path, (*PATHS, "cross_db"), where)
+    options.one_of("guarantee", guarantee, GUARANTEES, where)
+    options.check_schedule(schedule, timezone, where)
+    source = _source(
+        source_connection, source_table, column_map, incremental, watermark_column, incremental_column, lag, mode, where
+    )
+    defaults = TargetSpec(
+        connection="default" if target_connection is None else target_connection,
+        mode=normal_mode(mode, where),
+        keys=names("keys", keys, where) or (),
+        update_columns=names("update_columns", update_columns, where),
+        compare_columns=names("compare_columns", compare_columns, where),
+        event_timestamp_column=event_timestamp_column,
+        handle_deletes=handle_deletes,
+        ttl_seconds=options.seconds("ttl_seconds", ttl if ttl is not None else ttl_seconds, where),
+        max_shrink=max_shrink,
+        allow_empty=allow_empty,
+    )
+    specs = _targets(target, targets, defaults, where)
+    steps, functions = options.post_transforms(transforms_post, where)
+    policy = retry if isinstance(retry, RetryPolicy) else RetryPolicy.from_mapping(retry or {}, where)
+
+    def declare(function: Callable[..., Any]) -> Pipeline:
+        spec = PipelineSpec(
+            name=name or getattr(function, "__name__", "pipeline"),
+            function=f"{function.__module__}:{getattr(function, '__qualname__', 'pipeline')}",
+            targets=specs,
+            source=source,
+            arguments=options.argument_count(function, where),
+            schedule=schedule,
+            timezone=timezone,
+            depends_on=tuple(_name_of(upstream, where) for upstream in depends_on or ()),
+            upstream_freshness_seconds=options.seconds("upstream_freshness_secs", upstream_freshness_secs, where),
+            retry=policy,
+            transforms_pre=options.pre_transforms(transforms_pre, where),
+            transforms_post=steps,
+            continue_on_failure_post=continue_on_failure_post,
+            continue_on_target_failure=continue_on_target_failure or continue_on_failure,
+            on_drift=on_drift,
+            force_path=force_path,
+            guarantee=guarantee,
+            description=(function.__doc__ or "").strip() or None,
+            where=where,
+        )
+        registry = current_registry()
+        handle = Pipeline(DeclaredPipeline(spec, function, None, functions), registry)
+        registry.add_pipeline(handle._declared)
+        return handle
+
+    return declare
+
+
+def _source(
+    connection: ConnectionRef | None,
+    table: str | None,
+    column_map: Mapping[str, str] | None,
+    incremental: bool,
+    watermark_column: str | None,
+    incremental_column: str | None,
+    lag: float | dt.timedelta | None,
+    mode: str,
+    where: SourceLocation | None,
+) -> SourceSpec:
+    mark = watermark_column or incremental_column
+    if incremental and mark is None:
+        raise DeclarationError(
+            "incremental=True needs watermark_column=: the column whose highest value says how far it got", where=where
+        )
+    if watermark_column is not None and not incremental:
+        raise DeclarationError("watermark_column= works with incremental=True, which is not set", where=where)
+    if mark is not None and mode == "truncate":
+        raise DeclarationError("mode='truncate' loads everything anew: it cannot be incremental", where=where)
+    if lag is not None and mark is None:
+        raise DeclarationError("lag= holds back an incremental read, and this pipeline is not incremental", where=where)
+    return SourceSpec(
+        connection=connection,
+        table=table,
+        column_map=tuple((column_map or {}).items()),
+        watermark_column=mark,
+        lag_seconds=options.seconds("lag", lag, where) or 0.0,
+    )
+
+
+def _targets(
+    target: Any, targets: Sequence[Target] | None, defaults: TargetSpec, where: SourceLocation | None
+) -> tuple[TargetSpec, ...]:
+    if targets is None:
+        specs = [dataclasses.replace(defaults, table=batch_table(target, None, where))]
+    else:
+        for item in targets:
+            if not isinstance(item, Target):
+                raise DeclarationError(f"targets= takes Target(…), not {item!r}", where=where)
+        specs = [build_target(item, defaults, where) for item in targets]
+        if not specs:
+            raise DeclarationError("targets= is empty", where=where)
+    out = []
+    for spec in specs:
+        options.check_target(spec, where)
+        keys = options.resolve_keys(spec.table, spec.keys, spec.mode, where)
+        out.append(dataclasses.replace(spec, keys=keys))
+    labels = [spec.label for spec in out]
+    if len(set(labels)) != len(labels):
+        raise DeclarationError(f"two targets of one pipeline are the same: {', '.join(labels)}", where=where)
+    return tuple(out)
+
+
+def _name_of(upstream: Any, where: SourceLocation | None) -> str:
+    found = upstream if isinstance(upstream, str) else getattr(upstream, "name", None)
+    if not isinstance(found, str):
+        raise DeclarationError(f"depends_on= takes names or pipelines, not {upstream!r}", where=where)
+    return found

@@ -1,0 +1,133 @@
+"""`Target`: one of several places a pipeline loads into, with its own options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ematix_flow.api.tables import table_spec
+from ematix_flow.errors import DeclarationError, did_you_mean
+from ematix_flow.spec.connections import Connection
+from ematix_flow.spec.files import check_file_options
+from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.pipelines import MODES, ConnectionRef, FileOptions, TargetSpec
+from ematix_flow.spec.tables import TableSpec
+
+
+@dataclass(frozen=True)
+class Target:
+    """A connection and the place in it: a declared table, or for files a prefix.
+
+    Options left None are taken from the pipeline. The file options are checked against the
+    connection's format at once when the connection itself is given.
+    """
+
+    connection: ConnectionRef | None = None
+    table: Any = None  # a declared table class; a (schema, name) pair for streams
+    mode: str | None = None
+    topic: str | None = None
+    queue: str | None = None
+    partition_key_prefix: str | None = None
+    prefix: str | None = None
+    message_key_column: str | None = None
+    partition_by: Sequence[str] | None = None
+    keys: Sequence[str] | None = None
+    update_columns: Sequence[str] | None = None
+    compare_columns: Sequence[str] | None = None
+    event_timestamp_column: str | None = None
+    handle_deletes: str | None = None
+    primary_key: Sequence[str] | None = None
+    parquet_compression: str | None = None
+    csv_delimiter: str | None = None
+    csv_header: bool | None = None
+    csv_quote: str | None = None
+    csv_escape: str | None = None
+    csv_null_value: str | None = None
+    csv_read_options: Mapping[str, Any] | None = None
+    json_read_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode is not None:
+            normal_mode(self.mode, None)
+        file_format = getattr(self.connection, "format", None)
+        if isinstance(self.connection, Connection):
+            check_file_options(file_format, self.file_options())
+
+    def file_options(self) -> FileOptions:
+        return FileOptions(
+            parquet_compression=self.parquet_compression,
+            csv_delimiter=self.csv_delimiter,
+            csv_header=self.csv_header,
+            csv_quote=self.csv_quote,
+            csv_escape=self.csv_escape,
+            csv_null_value=self.csv_null_value,
+            csv_read_options=tuple((self.csv_read_options or {}).items()),
+            json_read_options=tuple((self.json_read_options or {}).items()),
+        )
+
+
+def normal_mode(mode: str, where: SourceLocation | None) -> str:
+    """``scd1`` is another name of ``merge``; anything unknown is refused."""
+    if mode == "scd1":
+        return "merge"
+    if mode not in MODES:
+        raise DeclarationError(f"mode={mode!r} is unknown.{did_you_mean(mode, (*MODES, 'scd1'))}", where=where)
+    return mode
+
+
+def batch_table(table: Any, prefix: str | None, where: SourceLocation | None) -> TableSpec | None:
+    """The declared table of a batch target; None only for files, which may have a prefix alone."""
+    if table is None:
+        if prefix is None:
+            raise DeclarationError(
+                "a target needs table= (a declared table), or prefix= for files",
+                where=where,
+                next_step="declare one with @ematix.table or a ManagedTable class",
+            )
+        return None
+    if isinstance(table, TableSpec):
+        return table
+    return table_spec(table)
+
+
+def names(option: str, value: Sequence[str] | str | None, where: SourceLocation | None) -> tuple[str, ...] | None:
+    """A tuple of column names; a lone string is a common slip and would be read letter by letter."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return (value,)
+    out = tuple(value)
+    for name in out:
+        if not isinstance(name, str):
+            raise DeclarationError(f"{option}= takes column names, not {name!r}", where=where)
+    return out
+
+
+def build_target(
+    target: Target, defaults: TargetSpec, where: SourceLocation | None
+) -> TargetSpec:
+    """A spec from a Target, with the pipeline's own options where the target is silent."""
+    for streaming in ("topic", "queue", "partition_key_prefix", "message_key_column"):
+        if getattr(target, streaming) is not None:
+            raise DeclarationError(f"{streaming}= is for streaming targets; a batch target has a table", where=where)
+    partition_by = names("partition_by", target.partition_by, where)
+    keys = names("keys", target.keys, where)
+    update = names("update_columns", target.update_columns, where)
+    compare = names("compare_columns", target.compare_columns, where)
+    return TargetSpec(
+        connection=defaults.connection if target.connection is None else target.connection,
+        table=batch_table(target.table, target.prefix, where),
+        mode=defaults.mode if target.mode is None else normal_mode(target.mode, where),
+        prefix=target.prefix,
+        keys=defaults.keys if keys is None else keys,
+        update_columns=defaults.update_columns if update is None else update,
+        compare_columns=defaults.compare_columns if compare is None else compare,
+        event_timestamp_column=target.event_timestamp_column or defaults.event_timestamp_column,
+        handle_deletes=target.handle_deletes or defaults.handle_deletes,
+        ttl_seconds=defaults.ttl_seconds,
+        partition_by=partition_by or (),
+        max_shrink=defaults.max_shrink,
+        allow_empty=defaults.allow_empty,
+        files=target.file_options(),
+    )

@@ -1,0 +1,1 @@
+"""Cron, due, DAG run, retries, the long-running scheduler, executors."""

@@ -1,0 +1,49 @@
+"""What every entry point needs to run or plan a pipeline: the engine and the run log, from settings."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ematix_flow.config.settings import project_settings
+from ematix_flow.engine.settings import EngineSettings
+from ematix_flow.observe.listener import Listener
+from ematix_flow.schedule.run import RunContext
+from ematix_flow.state.runlog import open_run_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def engine_settings(engine: str | EngineSettings | None = None) -> EngineSettings:
+    """The argument, then the environment, then ``[engine]`` of the project's file."""
+    if isinstance(engine, EngineSettings):
+        return engine
+    return EngineSettings.resolve(engine=engine, env=os.environ, config=project_settings())
+
+
+def spark_starter(engine: str | EngineSettings | None = None) -> Callable[[], SparkSession]:
+    """A function that starts Spark when first called: most questions need none."""
+
+    def start() -> SparkSession:
+        from ematix_flow.engine.session import spark_session
+
+        return spark_session(engine_settings(engine))
+
+    return start
+
+
+@contextmanager
+def run_context(
+    *,
+    run_log: str | None = None,
+    engine: str | EngineSettings | None = None,
+    listener: Listener | None = None,
+    trigger: str = "sync",
+    slot: dt.datetime | None = None,
+) -> Iterator[RunContext]:
+    with open_run_log(run_log, env=os.environ) as log:
+        yield RunContext(log, spark_starter(engine), listener or Listener(), trigger, slot)

@@ -1,0 +1,104 @@
+"""Looking before running: preview, dry run and validation. None of them changes a target."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.base import BatchSource, SparkSource
+from ematix_flow.engine.execute import execute_target
+from ematix_flow.engine.results import RunResult
+from ematix_flow.errors import FlowError
+from ematix_flow.graph.registry import DeclaredPipeline
+from ematix_flow.observe.listener import Listener
+from ematix_flow.plan.build import build_plan
+from ematix_flow.plan.definition import Plan
+from ematix_flow.plan.source_sql import source_reference
+from ematix_flow.plan.world import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Preview:
+    """A plan and the first rows that its source yields."""
+
+    plan: Plan
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.plan.to_json(), "sample": [dict(zip(self.columns, row, strict=True)) for row in self.rows]}
+
+    def __str__(self) -> str:
+        return str(self.plan)
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        head = "".join(f"<th>{escape(c)}</th>" for c in self.columns)
+        body = "".join("<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in row) + "</tr>" for row in self.rows)
+        return f"{self.plan._repr_html_()}<table><tr>{head}</tr>{body}</table>"
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Whether source and target accept the pipeline."""
+
+    pipeline: str
+    ok: bool
+    error: FlowError | None = None
+    explain: str = ""
+    warnings: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "ok": self.ok,
+            "error": self.error.to_json() if self.error else None,
+            "warnings": list(self.warnings),
+        }
+
+
+def preview(declared: DeclaredPipeline, spark: Callable[[], SparkSession], rows: int) -> Preview:
+    world = World(spark)
+    plan = build_plan(declared, world)
+    reference = source_reference(declared.spec)
+    source = world.source(reference)
+    if isinstance(source, SparkSource):
+        frame = source.frame(world.spark(), plan.source_sql).limit(rows)
+        return Preview(plan, tuple(frame.columns), tuple(tuple(row) for row in frame.collect()))
+    names, sample = world.backend(reference).query(plan.source_sql, rows)
+    return Preview(plan, tuple(names), tuple(sample))
+
+
+def validate(declared: DeclaredPipeline, spark: Callable[[], SparkSession]) -> Validation:
+    """EXPLAIN at the source, then the whole plan. An error is the answer, not an exception."""
+    world = World(spark)
+    try:
+        plan = build_plan(declared, world)
+        source = world.source(source_reference(declared.spec))
+        explained = source.explain(plan.source_sql) if isinstance(source, BatchSource) else ""
+    except FlowError as error:
+        return Validation(declared.spec.name, False, error)
+    warnings = tuple(w for t in plan.targets for w in t.warnings)
+    return Validation(declared.spec.name, True, None, explained, warnings)
+
+
+def dry_run(
+    declared: DeclaredPipeline, spark: Callable[[], SparkSession], listener: Listener | None = None
+) -> RunResult:
+    """Every stage but the commit: counts what would change. Nothing is created, nothing recorded."""
+    started = time.monotonic()
+    world = World(spark)
+    plan = build_plan(declared, world)
+    run_id = uuid.uuid4()
+    results = tuple(
+        execute_target(plan, t, world, run_id=run_id, slot=None, listener=listener or Listener(), dry_run=True)
+        for t in plan.targets
+    )
+    return RunResult(declared.spec.name, str(run_id), "succeeded", results, time.monotonic() - started)

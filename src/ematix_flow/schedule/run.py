@@ -1,0 +1,222 @@
+"""The one way to run a pipeline: lock, settle, plan, execute, transform, record.
+
+Decorator, CLI and ``.sync()`` all end here. Every run is written to the run log, whatever becomes of
+it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ematix_flow import faults
+from ematix_flow.engine.execute import execute_target
+from ematix_flow.engine.results import RunResult, TargetResult
+from ematix_flow.errors import (
+    ConfigError,
+    DeclarationError,
+    FlowError,
+    Interrupted,
+    LoadError,
+    PipelineLocked,
+    PlanError,
+    RowRejected,
+    ShrinkRefused,
+)
+from ematix_flow.graph.registry import DeclaredPipeline
+from ematix_flow.observe.listener import Listener
+from ematix_flow.plan.build import build_plan
+from ematix_flow.plan.definition import Plan
+from ematix_flow.plan.world import World
+from ematix_flow.schedule.post import run_post_transforms
+from ematix_flow.schedule.settle import settle_interrupted
+from ematix_flow.spec.pipelines import PipelineSpec
+from ematix_flow.state.records import RunRecord, RunStatus
+from ematix_flow.state.runlog import RunLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# errors that the next attempt would meet again: waiting does not help
+_FINAL = (DeclarationError, ConfigError, PlanError, PipelineLocked, Interrupted, RowRejected, ShrinkRefused)
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What a run needs from outside: the engine, where to record, who watches, why it runs."""
+
+    run_log: RunLog
+    spark: Callable[[], SparkSession]
+    listener: Listener = field(default_factory=Listener)
+    trigger: str = "sync"
+    slot: dt.datetime | None = None
+    sleep: Callable[[float], None] = time.sleep
+
+
+def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
+    """Run it, trying again as its retry policy says. Raises the last error when all attempts failed."""
+    policy = declared.spec.retry
+    attempt = 1
+    while True:
+        try:
+            return _attempt(declared, context, attempt)
+        except FlowError as error:
+            if isinstance(error, _FINAL) or attempt >= policy.max_attempts:
+                raise
+            delay = policy.delay(attempt)
+            context.listener.note(
+                f"attempt {attempt} of {policy.max_attempts} failed ({error.what}); trying again in {delay:g} s"
+            )
+            context.sleep(delay)
+            attempt += 1
+
+
+def plan_pipeline(declared: DeclaredPipeline, spark: Callable[[], SparkSession]) -> Plan:
+    """The plan of a run that would start now. Changes nothing, takes no lock."""
+    return build_plan(declared, World(spark))
+
+
+def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: int) -> RunResult:
+    spec, run_id = declared.spec, uuid.uuid4()
+    context.run_log.start(_record(spec, run_id, context, attempt))
+    started = time.monotonic()
+    try:
+        result = _locked_run(declared, context, run_id, attempt, started)
+    except KeyboardInterrupt:
+        stopped = Interrupted(
+            f"pipeline {spec.name!r} was interrupted",
+            where=spec.where,
+            state="what had not committed was undone; the target is as before",
+            next_step=f"flow run {spec.name}  starts it again",
+        )
+        context.run_log.finish(str(run_id), "cancelled", error=stopped)
+        raise stopped from None
+    except Exception as error:
+        context.run_log.finish(str(run_id), "failed", error=error)
+        if isinstance(error, FlowError):
+            error.at(spec.where)
+        raise
+    faults.point("runlog.before_finish")
+    failure = _failure(spec, result)
+    _finish(context.run_log, run_id, result, failure)
+    if failure is not None and not spec.continue_on_target_failure:
+        raise failure
+    return result
+
+
+def _failure(spec: PipelineSpec, result: RunResult) -> LoadError | None:
+    failed = [t for t in result.targets if t.status == "failed"]
+    if not failed:
+        return None
+    done = [t.target for t in result.targets if t.status != "failed"]
+    return LoadError(
+        f"{len(failed)} of {len(spec.targets)} targets failed: " + "; ".join(f"{t.target}: {t.reason}" for t in failed),
+        where=spec.where,
+        state=f"loaded: {', '.join(done) or 'none'}; each failed target is as before",
+    )
+
+
+def _locked_run(
+    declared: DeclaredPipeline, context: RunContext, run_id: uuid.UUID, attempt: int, started: float
+) -> RunResult:
+    spec, world, listener = declared.spec, World(context.spark), context.listener
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        listener.note(text)
+
+    with ExitStack() as locks:
+        for target in spec.targets:
+            locks.enter_context(world.target(target.connection).lock(spec.name, target.label, run_id))
+        settle_interrupted(spec, world, context.run_log, str(run_id), note)
+        for target in spec.targets:
+            for left in world.target(target.connection).sweep(spec.name, target.label):
+                note(f"removed staging that an interrupted run had left: {left}")
+        plan = build_plan(declared, world)
+        listener.planned(plan)
+        results = _run_targets(plan, world, context, run_id)
+        loaded = RunResult(
+            spec.name, str(run_id), _status(results), tuple(results), time.monotonic() - started, attempt
+        )
+        post = run_post_transforms(declared, plan, world, loaded, context, run_pipeline)
+    return RunResult(
+        spec.name,
+        str(run_id),
+        loaded.status,
+        loaded.targets,
+        time.monotonic() - started,
+        attempt,
+        tuple(post),
+        tuple(notes),
+    )
+
+
+def _run_targets(plan: Plan, world: World, context: RunContext, run_id: uuid.UUID) -> list[TargetResult]:
+    """All targets in order. With several, a failure is kept and the policy decides what becomes of it."""
+    results = []
+    for target_plan in plan.targets:
+        try:
+            results.append(
+                execute_target(plan, target_plan, world, run_id=run_id, slot=context.slot, listener=context.listener)
+            )
+        except FlowError as error:
+            if len(plan.targets) == 1:
+                raise
+            results.append(
+                TargetResult(
+                    target_plan.target.label,
+                    target_plan.target.mode,
+                    target_plan.path.value,
+                    "failed",
+                    error.what,
+                    error=error.to_json(),
+                )
+            )
+            if not plan.pipeline.continue_on_target_failure:
+                break
+    return results
+
+
+def _status(results: list[TargetResult]) -> RunStatus:
+    statuses = {r.status for r in results}
+    if "failed" in statuses:
+        return "failed"
+    return "skipped" if statuses == {"skipped"} else "succeeded"
+
+
+def _record(spec: PipelineSpec, run_id: uuid.UUID, context: RunContext, attempt: int) -> RunRecord:
+    return RunRecord(
+        run_id=str(run_id),
+        pipeline=spec.name,
+        target=", ".join(t.label for t in spec.targets),
+        mode=", ".join(dict.fromkeys(t.mode for t in spec.targets)),
+        trigger=context.trigger,
+        slot=context.slot,
+        attempt=attempt,
+        pid=os.getpid(),
+    )
+
+
+def _finish(run_log: RunLog, run_id: uuid.UUID, result: RunResult, failure: FlowError | None) -> None:
+    first = result.targets[0]
+    run_log.finish(
+        str(run_id),
+        result.status,
+        path=result.path,
+        rows_read=result.rows_read,
+        rows_inserted=result.rows_inserted,
+        rows_updated=result.rows_updated,
+        rows_deleted=result.rows_deleted,
+        rows_unchanged=sum(t.rows_unchanged for t in result.targets),
+        source_from=first.source_from,
+        source_to=first.source_to,
+        error=failure,
+        metrics=result.to_json(),
+    )
