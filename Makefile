@@ -92,11 +92,13 @@ clean: ## Remove everything that the other commands made
 	@touch $@
 
 $(DEV): .venv/.python-$(PYTHON_VERSION) lock/dev.txt $(METADATA)
-	"$(UV)" pip sync --quiet --python .venv --require-hashes lock/dev.txt
-	"$(UV)" pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
+	@echo "Installing lock/dev.txt: PySpark is large, the first time takes some minutes"
+	@"$(UV)" pip sync --quiet --python .venv --require-hashes lock/dev.txt
+	@"$(UV)" pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(DEMO): .venv-demo/.python-$(PYTHON_VERSION) lock/runtime.txt lock/build.txt $(METADATA) $(shell find src -type f ! -name '*.pyc')
-	"$(UV)" pip sync --quiet --python .venv-demo --require-hashes lock/runtime.txt lock/build.txt
-	"$(UV)" pip install --quiet --python .venv-demo --no-deps --no-build-isolation --reinstall .
+	@echo "Installing lock/runtime.txt: PySpark is large, the first time takes some minutes"
+	@"$(UV)" pip sync --quiet --python .venv-demo --require-hashes lock/runtime.txt lock/build.txt
+	@"$(UV)" pip install --quiet --python .venv-demo --no-deps --no-build-isolation --reinstall .
 	@touch $@
