@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ematix_flow import faults
 from ematix_flow.engine.execute import execute_target
 from ematix_flow.engine.results import RunResult, TargetResult
 from ematix_flow.errors import (
@@ -102,7 +101,6 @@ def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: int) -> R
         if isinstance(error, FlowError):
             error.at(spec.where)
         raise
-    faults.point("runlog.before_finish")
     failure = _failure(spec, result)
     _finish(context.run_log, run_id, result, failure)
     if failure is not None and not spec.continue_on_target_failure:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from ematix_flow.plan.world import World
 from ematix_flow.spec.pipelines import PipelineSpec
+from ematix_flow.state.locks import process_is_alive
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import RunLog
 
@@ -38,10 +39,4 @@ def _is_alive(record: RunRecord) -> bool:
     """A process of this machine that still exists and only waits for the lock we hold."""
     if record.host != socket.gethostname() or record.pid == os.getpid():
         return False
-    try:
-        os.kill(record.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return process_is_alive(record.pid)

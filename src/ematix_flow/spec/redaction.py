@@ -16,7 +16,10 @@ _PUBLIC_FIELDS = frozenset(
     {"message_key_column", "partition_key_prefix", "primary_key", "key_field", "natural_key"}
 )
 # userinfo may hold any character but "@" before the last "@" of the authority
-_URL_PASSWORD = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.\-]*://[^/\s:@'\"]*:)(?P<pw>[^\s'\"]+)@(?=[^\s@'\"]*)")
+# every repeat is bounded, so that a hostile text cannot make the search slow
+_URL_PASSWORD = re.compile(
+    r"(?<![A-Za-z0-9+.\-])(?P<head>[A-Za-z][A-Za-z0-9+.\-]{0,30}://[^/\s:@'\"]{0,255}:)(?P<pw>[^\s'\"]{1,1024})@"
+)
 _KEYWORD_PASSWORD = re.compile(
     r"(?P<head>\b(?:password|passwd|pwd|secret|token|api_key|secret_access_key)\s*[=:]\s*)"
     r"(?P<pw>'[^']*'|\"[^\"]*\"|[^\s,;&)'\"]+)",

@@ -108,10 +108,10 @@ def _read_holder(path: Path) -> PipelineLock | None:
         lock = PipelineLock.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return None if lock.host == socket.gethostname() and not _is_alive(lock.pid) else lock
+    return None if lock.host == socket.gethostname() and not process_is_alive(lock.pid) else lock
 
 
-def _is_alive(pid: int) -> bool:
+def process_is_alive(pid: int) -> bool:
     if os.name == "nt":
         return True  # there, os.kill with 0 is no question but an event sent to the process
     try:
