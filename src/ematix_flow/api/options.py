@@ -30,7 +30,9 @@ class TransformRef:
 
 def one_of(option: str, value: str | None, allowed: Iterable[str], where: SourceLocation | None) -> None:
     if value is not None and value not in tuple(allowed):
-        raise DeclarationError(f"{option}={value!r} is unknown.{did_you_mean(str(value), allowed)}", where=where)
+        raise DeclarationError(
+            f"{option}={value!r} is unknown.{did_you_mean(str(value), allowed)}", where=where
+        )
 
 
 def check_schedule(schedule: str | None, timezone: str | None, where: SourceLocation | None) -> None:
@@ -106,13 +108,15 @@ def post_transforms(
             count = len(inspect.signature(item).parameters)
             if count not in (1, 2):
                 raise DeclarationError(
-                    f"a post-load function takes (conn) or (conn, parent), and {item!r} takes {count}", where=where
+                    f"a post-load function takes (conn) or (conn, parent), and {item!r} takes {count}",
+                    where=where,
                 )
             functions[index] = item
             steps.append(PostTransform("function", getattr(item, "__qualname__", repr(item))))
         else:
             raise DeclarationError(
-                f"transforms_post= takes SQL, functions and ematix.transform_ref(…), not {item!r}", where=where
+                f"transforms_post= takes SQL, functions and ematix.transform_ref(…), not {item!r}",
+                where=where,
             )
     return tuple(steps), functions
 

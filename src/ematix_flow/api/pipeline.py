@@ -87,7 +87,9 @@ class Pipeline:
         declared = self._with(target_options, force_path=force_path, on_drift=on_drift)
         with (
             use_registry(self._registry),
-            run_context(run_log=run_log, engine=engine, listener=listener, trigger="sync", slot=slot) as context,
+            run_context(
+                run_log=run_log, engine=engine, listener=listener, trigger="sync", slot=slot
+            ) as context,
         ):
             return run_pipeline(declared, context)
 
@@ -213,7 +215,15 @@ def pipeline(
     options.one_of("guarantee", guarantee, GUARANTEES, where)
     options.check_schedule(schedule, timezone, where)
     source = _source(
-        source_connection, source_table, column_map, incremental, watermark_column, incremental_column, lag, mode, where
+        source_connection,
+        source_table,
+        column_map,
+        incremental,
+        watermark_column,
+        incremental_column,
+        lag,
+        mode,
+        where,
     )
     defaults = TargetSpec(
         connection="default" if target_connection is None else target_connection,
@@ -241,7 +251,9 @@ def pipeline(
             schedule=schedule,
             timezone=timezone,
             depends_on=tuple(_name_of(upstream, where) for upstream in depends_on or ()),
-            upstream_freshness_seconds=options.seconds("upstream_freshness_secs", upstream_freshness_secs, where),
+            upstream_freshness_seconds=options.seconds(
+                "upstream_freshness_secs", upstream_freshness_secs, where
+            ),
             retry=policy,
             transforms_pre=options.pre_transforms(transforms_pre, where),
             transforms_post=steps,
@@ -275,14 +287,17 @@ def _source(
     mark = watermark_column or incremental_column
     if incremental and mark is None:
         raise DeclarationError(
-            "incremental=True needs watermark_column=: the column whose highest value says how far it got", where=where
+            "incremental=True needs watermark_column=: the column whose highest value says how far it got",
+            where=where,
         )
     if watermark_column is not None and not incremental:
         raise DeclarationError("watermark_column= works with incremental=True, which is not set", where=where)
     if mark is not None and mode == "truncate":
         raise DeclarationError("mode='truncate' loads everything anew: it cannot be incremental", where=where)
     if lag is not None and mark is None:
-        raise DeclarationError("lag= holds back an incremental read, and this pipeline is not incremental", where=where)
+        raise DeclarationError(
+            "lag= holds back an incremental read, and this pipeline is not incremental", where=where
+        )
     return SourceSpec(
         connection=connection,
         table=table,

@@ -72,7 +72,9 @@ def normal_mode(mode: str, where: SourceLocation | None) -> str:
     if mode == "scd1":
         return "merge"
     if mode not in MODES:
-        raise DeclarationError(f"mode={mode!r} is unknown.{did_you_mean(mode, (*MODES, 'scd1'))}", where=where)
+        raise DeclarationError(
+            f"mode={mode!r} is unknown.{did_you_mean(mode, (*MODES, 'scd1'))}", where=where
+        )
     return mode
 
 
@@ -91,7 +93,9 @@ def batch_table(table: Any, prefix: str | None, where: SourceLocation | None) ->
     return table_spec(table)
 
 
-def names(option: str, value: Sequence[str] | str | None, where: SourceLocation | None) -> tuple[str, ...] | None:
+def names(
+    option: str, value: Sequence[str] | str | None, where: SourceLocation | None
+) -> tuple[str, ...] | None:
     """A tuple of column names; a lone string is a common slip and would be read letter by letter."""
     if value is None:
         return None
@@ -104,13 +108,13 @@ def names(option: str, value: Sequence[str] | str | None, where: SourceLocation 
     return out
 
 
-def build_target(
-    target: Target, defaults: TargetSpec, where: SourceLocation | None
-) -> TargetSpec:
+def build_target(target: Target, defaults: TargetSpec, where: SourceLocation | None) -> TargetSpec:
     """A spec from a Target, with the pipeline's own options where the target is silent."""
     for streaming in ("topic", "queue", "partition_key_prefix", "message_key_column"):
         if getattr(target, streaming) is not None:
-            raise DeclarationError(f"{streaming}= is for streaming targets; a batch target has a table", where=where)
+            raise DeclarationError(
+                f"{streaming}= is for streaming targets; a batch target has a table", where=where
+            )
     partition_by = names("partition_by", target.partition_by, where)
     keys = names("keys", target.keys, where)
     update = names("update_columns", target.update_columns, where)

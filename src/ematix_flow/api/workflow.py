@@ -75,7 +75,8 @@ def transform(
         count = len(inspect.signature(function).parameters)
         if count not in (1, 2):
             raise DeclarationError(
-                f"a transform takes (conn) or (conn, parent), and {function.__name__!r} takes {count}", where=where
+                f"a transform takes (conn) or (conn, parent), and {function.__name__!r} takes {count}",
+                where=where,
             )
         spec = TransformSpec(
             name or function.__name__,

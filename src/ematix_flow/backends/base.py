@@ -230,7 +230,9 @@ class Target(ABC):
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None: ...
 
     @abstractmethod
-    def ledger(self, pipeline: str, target: str, *, run_id: str | None = None, limit: int = 100) -> list[LedgerEntry]:
+    def ledger(
+        self, pipeline: str, target: str, *, run_id: str | None = None, limit: int = 100
+    ) -> list[LedgerEntry]:
         """Committed batches, newest first; empty when nothing was ever committed."""
 
     @abstractmethod

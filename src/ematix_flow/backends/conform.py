@@ -59,7 +59,13 @@ def _cast(array: pa.Array, column: ColumnSpec, offset: int) -> pa.Array:
         if t.is_decimal(wanted) and (t.is_integer(array.type) or t.is_floating(array.type)):
             return _decimal(array, column.type)
         return array.cast(wanted, safe=True)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError, ArithmeticError) as error:
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowNotImplementedError,
+        pa.ArrowTypeError,
+        ValueError,
+        ArithmeticError,
+    ) as error:
         _reject_uncastable(array, column, offset, error)
         raise  # unreachable: the line above raises
 
@@ -109,7 +115,13 @@ def _check_length(array: pa.Array, column: ColumnSpec, offset: int) -> None:
 
     too_long = pc.greater(pc.utf8_length(array), column.type.length)
     if pc.any(too_long).as_py():
-        _reject(column, array, too_long, offset, f"is longer than the {column.type.length} characters of {column.type}")
+        _reject(
+            column,
+            array,
+            too_long,
+            offset,
+            f"is longer than the {column.type.length} characters of {column.type}",
+        )
 
 
 def _reject(column: ColumnSpec, array: pa.Array, mask: pa.Array, offset: int, why: str) -> None:
@@ -129,7 +141,9 @@ def _reject_uncastable(array: pa.Array, column: ColumnSpec, offset: int, error: 
         except Exception:
             why = f"does not fit {column.type}"
             raise rejected(column.name, offset + index, one[0].as_py(), why) from error
-    raise RowRejected(f"column {column.name!r} of type {array.type} cannot be read as {column.type}: {error}") from error
+    raise RowRejected(
+        f"column {column.name!r} of type {array.type} cannot be read as {column.type}: {error}"
+    ) from error
 
 
 def _probe(one: pa.Array, column: ColumnSpec) -> None:

@@ -172,7 +172,9 @@ class RelationalTarget(Target):
         for item in table.columns:
             null = "" if item.nullable else " NOT NULL"
             check = self.dialect.column_constraint(item)
-            lines.append(f"{quote(item.name)} {self.dialect.native_type(item.type)}{null}{' ' + check if check else ''}")
+            lines.append(
+                f"{quote(item.name)} {self.dialect.native_type(item.type)}{null}{' ' + check if check else ''}"
+            )
         if table.primary_key:
             lines.append(f"PRIMARY KEY ({', '.join(quote(n) for n in table.primary_key)})")
         for group in dict.fromkeys(table.unique + table.natural_keys):
@@ -196,7 +198,9 @@ class RelationalTarget(Target):
                     )
                     changes.append(TableChange("add_column", f"{wanted.label}.{item.name}", sql))
                 else:
-                    differences.append(f"column {item.name!r} ({item.type}, not null) is declared but not in the table")
+                    differences.append(
+                        f"column {item.name!r} ({item.type}, not null) is declared but not in the table"
+                    )
                 continue
             stored = self.dialect.canonical_type(self.dialect.native_type(item.type))
             if stored != there.type:
@@ -208,7 +212,9 @@ class RelationalTarget(Target):
         declared_names = set(wanted.column_names)
         for item in live.columns:
             if item.name not in declared_names and not item.nullable:
-                differences.append(f"column {item.name!r} of the table is not null and not declared: no load could fill it")
+                differences.append(
+                    f"column {item.name!r} of the table is not null and not declared: no load could fill it"
+                )
         if wanted.primary_key != live.primary_key:
             differences.append(
                 f"the primary key is ({', '.join(live.primary_key)}), declared as ({', '.join(wanted.primary_key)})"
@@ -225,12 +231,16 @@ class RelationalTarget(Target):
             if not self._control_exists(session, WATERMARKS):
                 return None
             rows = session.fetch(
-                self._control_select(WATERMARKS, ["value_type", "value"], ["pipeline", "target", "column_name"]),
+                self._control_select(
+                    WATERMARKS, ["value_type", "value"], ["pipeline", "target", "column_name"]
+                ),
                 {"pipeline": pipeline, "target": target, "column_name": column},
             )
         return Watermark.decode(column, rows[0][0], rows[0][1]) if rows else None
 
-    def ledger(self, pipeline: str, target: str, *, run_id: str | None = None, limit: int = 100) -> list[LedgerEntry]:
+    def ledger(
+        self, pipeline: str, target: str, *, run_id: str | None = None, limit: int = 100
+    ) -> list[LedgerEntry]:
         names = list(LEDGER.column_names)
         filters = ["pipeline", "target"] + (["run_id"] if run_id else [])
         params = {"pipeline": pipeline, "target": target} | ({"run_id": run_id} if run_id else {})
@@ -240,12 +250,15 @@ class RelationalTarget(Target):
             sql = self._control_select(LEDGER, names, filters, order="committed_at", limit=limit)
             rows = session.fetch(sql, params)
         at = names.index("committed_at")
-        return [
-            LedgerEntry(*row[:at], committed_at=self.dialect.to_python(row[at], _MOMENT)) for row in rows
-        ]
+        return [LedgerEntry(*row[:at], committed_at=self.dialect.to_python(row[at], _MOMENT)) for row in rows]
 
     def _control_select(
-        self, table: TableSpec, names: Sequence[str], filters: Sequence[str], order: str | None = None, limit: int = 0
+        self,
+        table: TableSpec,
+        names: Sequence[str],
+        filters: Sequence[str],
+        order: str | None = None,
+        limit: int = 0,
     ) -> str:
         select = exp.select(*[column(n) for n in names]).from_(self.dialect.table(table.schema, table.name))
         for name in filters:
@@ -366,7 +379,9 @@ class RelationalTarget(Target):
             counts[step.action] += session.execute(self.dialect.render(step.statement))
         return counts
 
-    def _measure(self, session: SqlSession, load: Load, select: exp.Expression) -> tuple[int, Watermark | None]:
+    def _measure(
+        self, session: SqlSession, load: Load, select: exp.Expression
+    ) -> tuple[int, Watermark | None]:
         """How many rows come, and the highest watermark among them."""
         rows = exp.Subquery(this=select.copy(), alias=exp.TableAlias(this=identifier("m")))
         if load.range is None:
@@ -388,7 +403,9 @@ class RelationalTarget(Target):
 
     def _ledger_holds(self, session: SqlSession, load: Load, batch_key: str) -> bool:
         sql = self._control_select(LEDGER, ["run_id"], ["pipeline", "target", "batch_key"])
-        return bool(session.fetch(sql, {"pipeline": load.pipeline, "target": load.target, "batch_key": batch_key}))
+        return bool(
+            session.fetch(sql, {"pipeline": load.pipeline, "target": load.target, "batch_key": batch_key})
+        )
 
     def _check_shrink(self, session: SqlSession, load: Load, after: int) -> None:
         table = self.dialect.table(load.table.schema, load.table.name)

@@ -112,7 +112,11 @@ class _Runner:
         assert isinstance(source, BatchSource)
         table = self.target_plan.table
         wanted = {c.name: c.type for c in table.columns}
-        with self.timed("copy"), self.staged() as staging, source.split(stage.query, wanted, stage.tasks) as splits:
+        with (
+            self.timed("copy"),
+            self.staged() as staging,
+            source.split(stage.query, wanted, stage.tasks) as splits,
+        ):
             with watch(self.count) as folder:
                 self.progress.parts = tasks.copy_splits(spark, splits, staging, table, folder)
 
@@ -179,7 +183,9 @@ class _Runner:
         self.listener.stage_finished(self.load.target, name, seconds)
 
 
-def _load(plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, slot: dt.datetime | None, dry_run: bool) -> Load:
+def _load(
+    plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, slot: dt.datetime | None, dry_run: bool
+) -> Load:
     target = target_plan.target
     if target_plan.range is not None:
         key = None  # the range it turns out to read

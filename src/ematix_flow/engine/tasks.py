@@ -33,12 +33,16 @@ def copy_splits(
     return _parts(answers)
 
 
-def stage_frame(frame: DataFrame, staging: Staging, table: TableSpec, progress: str) -> tuple[StagedPart, ...]:
+def stage_frame(
+    frame: DataFrame, staging: Staging, table: TableSpec, progress: str
+) -> tuple[StagedPart, ...]:
     """One task a partition of a DataFrame."""
     return _parts(frame.mapInArrow(_stage_task(staging, table, progress), ANSWER).collect())
 
 
-def read_splits(spark: SparkSession, splits: Sequence[Split], schema_ddl: str, wanted: TableSpec) -> DataFrame:
+def read_splits(
+    spark: SparkSession, splits: Sequence[Split], schema_ddl: str, wanted: TableSpec
+) -> DataFrame:
     """A database's splits as a DataFrame, for Spark SQL to compute on."""
     numbers = spark.range(0, len(splits), 1, len(splits))
     return numbers.mapInArrow(_read_task(list(splits), wanted), schema_ddl)
@@ -76,7 +80,9 @@ def _read_task(
     return task
 
 
-def _write(batches: Iterable[pa.RecordBatch], staging: Staging, table: TableSpec, progress: str) -> StagedPart:
+def _write(
+    batches: Iterable[pa.RecordBatch], staging: Staging, table: TableSpec, progress: str
+) -> StagedPart:
     part = uuid.uuid4().hex
 
     def fitting() -> Iterator[pa.RecordBatch]:

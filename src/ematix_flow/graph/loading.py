@@ -63,7 +63,9 @@ def _raised(name: str, error: BaseException) -> FlowError:
         for f in traceback.extract_tb(error.__traceback__)
         if not f.filename.startswith("<frozen") and os.sep + "importlib" + os.sep not in f.filename
     ]
-    own = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith(sys.base_prefix)]
+    own = [
+        f for f in frames if "site-packages" not in f.filename and not f.filename.startswith(sys.base_prefix)
+    ]
     own = [f for f in own if not f.filename.startswith(os.path.dirname(os.path.dirname(__file__)))] or frames
     if isinstance(error, SyntaxError) and error.filename:
         where: SourceLocation | None = SourceLocation(error.filename, error.lineno or 1)

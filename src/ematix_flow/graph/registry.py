@@ -116,7 +116,9 @@ class Registry:
 
     def _unknown(self, kind: str, name: str, where: SourceLocation | None, who: str) -> FlowError:
         known = self.pipelines if kind == "pipeline" else {**self.transforms, **self.pipelines}
-        return UnknownName(f"{who} {kind} {name!r}, which is not declared.{did_you_mean(name, known)}", where=where)
+        return UnknownName(
+            f"{who} {kind} {name!r}, which is not declared.{did_you_mean(name, known)}", where=where
+        )
 
     @staticmethod
     def _refuse_duplicate(

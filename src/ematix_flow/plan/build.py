@@ -77,7 +77,9 @@ def _build(declared: DeclaredPipeline, world: World, cores: int) -> Plan:
     return Plan(spec, connection_label(reference), backend.kind, sql, columns, targets, post)
 
 
-def _plan_target(spec: PipelineSpec, target: TargetSpec, source: _Source, world: World, cores: int) -> TargetPlan:
+def _plan_target(
+    spec: PipelineSpec, target: TargetSpec, source: _Source, world: World, cores: int
+) -> TargetPlan:
     backend = world.backend(target.connection)
     sink = world.target(target.connection)
     capabilities = backend.capabilities
@@ -109,14 +111,18 @@ def _plan_target(spec: PipelineSpec, target: TargetSpec, source: _Source, world:
     stages: list[Stage] = [PrepareTable(changes)]
     if path.value == "same_db":
         assert isinstance(sink, RelationalTarget)
-        projected = _project(spec, table, source, restrict(source.sql, watermark_range, sink.dialect), sink.dialect.name)
+        projected = _project(
+            spec, table, source, restrict(source.sql, watermark_range, sink.dialect), sink.dialect.name
+        )
         stages.append(ApplyRows(projected))
     else:
         tasks = value(tuning, "read tasks", cores)
         if path.value == "copy":
             stages.append(CopyRows(read, tasks))
         else:
-            projection = _project(spec, table, source, f"SELECT * FROM {SPARK_VIEW}", "spark") if computes else None
+            projection = (
+                _project(spec, table, source, f"SELECT * FROM {SPARK_VIEW}", "spark") if computes else None
+            )
             stages.append(
                 TransformRows(
                     read,
@@ -183,7 +189,9 @@ def _range(spec: PipelineSpec, table: TableSpec, target: TargetSpec, world: Worl
         if column.type.kind not in ("timestamp", "timestamp_tz"):
             raise Unsupported(f"lag= holds back by time, and watermark_column {name!r} is {column.type}")
         until = dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=spec.source.lag_seconds)
-        high = Watermark(name, column.type, until if column.type.kind == "timestamp_tz" else until.replace(tzinfo=None))
+        high = Watermark(
+            name, column.type, until if column.type.kind == "timestamp_tz" else until.replace(tzinfo=None)
+        )
     return SourceRange(name, low, high)
 
 

@@ -99,7 +99,9 @@ class Plan:
     def has_changes(self) -> bool:
         """Whether a run would change a table's definition."""
         return any(
-            isinstance(stage, PrepareTable) and stage.changes.changes for t in self.targets for stage in t.stages
+            isinstance(stage, PrepareTable) and stage.changes.changes
+            for t in self.targets
+            for stage in t.stages
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ematix_flow.plan.definition import ApplyRows, CopyRows, Plan, PrepareTable, Stage, TargetPlan, TransformRows
+from ematix_flow.plan.definition import (
+    ApplyRows,
+    CopyRows,
+    Plan,
+    PrepareTable,
+    Stage,
+    TargetPlan,
+    TransformRows,
+)
 from ematix_flow.spec.redaction import mask
 from ematix_flow.spec.watermarks import SourceRange
 
@@ -22,7 +30,9 @@ def describe_stage(stage: Stage, plan: TargetPlan) -> list[str]:
         computed = "compute the projection in Spark SQL" if stage.projection else "nothing to compute"
         return [f"{reader}, {computed}, write staging"]
     where = "inside the database" if stage.sql is not None else "from staging"
-    verb = {"append": "insert the rows", "truncate": "replace every row"}.get(plan.target.mode, plan.target.mode)
+    verb = {"append": "insert the rows", "truncate": "replace every row"}.get(
+        plan.target.mode, plan.target.mode
+    )
     mark = " and the new watermark" if plan.range else ""
     return [f"one transaction: {verb} {where}, the ledger entry{mark}"]
 

@@ -24,10 +24,14 @@ def choose_path(
         else:
             forced = None
     if forced is not None:
-        _check_forced(spec, forced, same_database=same_database, native_source=native_source, computes=computes)
+        _check_forced(
+            spec, forced, same_database=same_database, native_source=native_source, computes=computes
+        )
         return Choice("path", forced, f"asked for by force_path={spec.force_path!r}")
     if same_database and target.same_db:
-        return Choice("path", "same_db", "source and target are one database: no row leaves it, Spark is not started")
+        return Choice(
+            "path", "same_db", "source and target are one database: no row leaves it, Spark is not started"
+        )
     if native_source:
         return Choice("path", "spark", "the source is files, which Spark reads and queries itself")
     if computes:
@@ -58,7 +62,9 @@ def derive_guarantee(spec: PipelineSpec, target: Capabilities, target_kind: str)
     if target.transactions:
         given = Choice("guarantee", "exactly_once", "rows, ledger entry and watermark commit together")
     else:
-        given = Choice("guarantee", "at_least_once", f"a {target_kind} target has no transaction to commit with")
+        given = Choice(
+            "guarantee", "at_least_once", f"a {target_kind} target has no transaction to commit with"
+        )
     if spec.guarantee == "exactly_once" and given.value != "exactly_once":
         raise GuaranteeRefused(
             f"pipeline {spec.name!r} declares guarantee='exactly_once', which cannot be kept: {given.reason}",

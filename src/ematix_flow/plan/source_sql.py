@@ -26,7 +26,9 @@ def source_sql(declared: DeclaredPipeline, world: World, source: BatchSource | S
     given = _call(declared, world)
     if isinstance(given, str):
         if not given.strip():
-            raise PlanError(f"the function of pipeline {spec.name!r} returned an empty string", where=spec.where)
+            raise PlanError(
+                f"the function of pipeline {spec.name!r} returned an empty string", where=spec.where
+            )
         return given
     if given is not None:
         raise PlanError(

@@ -32,7 +32,10 @@ class Preview:
     rows: tuple[tuple[Any, ...], ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.plan.to_json(), "sample": [dict(zip(self.columns, row, strict=True)) for row in self.rows]}
+        return {
+            **self.plan.to_json(),
+            "sample": [dict(zip(self.columns, row, strict=True)) for row in self.rows],
+        }
 
     def __str__(self) -> str:
         return str(self.plan)
@@ -41,7 +44,9 @@ class Preview:
         from html import escape
 
         head = "".join(f"<th>{escape(c)}</th>" for c in self.columns)
-        body = "".join("<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in row) + "</tr>" for row in self.rows)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in row) + "</tr>" for row in self.rows
+        )
         return f"{self.plan._repr_html_()}<table><tr>{head}</tr>{body}</table>"
 
 
@@ -98,7 +103,9 @@ def dry_run(
     plan = build_plan(declared, world)
     run_id = uuid.uuid4()
     results = tuple(
-        execute_target(plan, t, world, run_id=run_id, slot=None, listener=listener or Listener(), dry_run=True)
+        execute_target(
+            plan, t, world, run_id=run_id, slot=None, listener=listener or Listener(), dry_run=True
+        )
         for t in plan.targets
     )
     return RunResult(declared.spec.name, str(run_id), "succeeded", results, time.monotonic() - started)

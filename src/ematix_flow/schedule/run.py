@@ -114,7 +114,8 @@ def _failure(spec: PipelineSpec, result: RunResult) -> LoadError | None:
         return None
     done = [t.target for t in result.targets if t.status != "failed"]
     return LoadError(
-        f"{len(failed)} of {len(spec.targets)} targets failed: " + "; ".join(f"{t.target}: {t.reason}" for t in failed),
+        f"{len(failed)} of {len(spec.targets)} targets failed: "
+        + "; ".join(f"{t.target}: {t.reason}" for t in failed),
         where=spec.where,
         state=f"loaded: {', '.join(done) or 'none'}; each failed target is as before",
     )
@@ -162,7 +163,9 @@ def _run_targets(plan: Plan, world: World, context: RunContext, run_id: uuid.UUI
     for target_plan in plan.targets:
         try:
             results.append(
-                execute_target(plan, target_plan, world, run_id=run_id, slot=context.slot, listener=context.listener)
+                execute_target(
+                    plan, target_plan, world, run_id=run_id, slot=context.slot, listener=context.listener
+                )
             )
         except FlowError as error:
             if len(plan.targets) == 1:

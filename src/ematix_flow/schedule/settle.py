@@ -26,7 +26,9 @@ def settle_interrupted(
             if world.target(target.connection).ledger(spec.name, target.label, run_id=record.run_id, limit=1)
         ]
         if len(committed) == len(spec.targets):
-            reason = "the process ended before it could say so, but the ledger holds the batch: it is committed"
+            reason = (
+                "the process ended before it could say so, but the ledger holds the batch: it is committed"
+            )
             run_log.settle(record.run_id, "succeeded", reason)
         else:
             missing = [t.label for t in spec.targets if t.label not in committed]

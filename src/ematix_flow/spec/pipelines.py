@@ -67,13 +67,21 @@ class RetryPolicy:
             fields["backoff"] = "exponential"
         policy = cls(**fields)
         if not isinstance(policy.max_attempts, int) or policy.max_attempts < 1:
-            raise DeclarationError(f"retry= max_attempts must be 1 or more, not {policy.max_attempts!r}", where=where)
+            raise DeclarationError(
+                f"retry= max_attempts must be 1 or more, not {policy.max_attempts!r}", where=where
+            )
         if policy.backoff not in ("fixed", "linear", "exponential"):
             raise DeclarationError(
                 f"retry= backoff must be fixed, linear or exponential, not {policy.backoff!r}", where=where
             )
-        if policy.base_seconds < 0 or policy.factor < 1 or (policy.max_seconds is not None and policy.max_seconds < 0):
-            raise DeclarationError("retry= times must not be negative, and backoff_factor at least 1", where=where)
+        if (
+            policy.base_seconds < 0
+            or policy.factor < 1
+            or (policy.max_seconds is not None and policy.max_seconds < 0)
+        ):
+            raise DeclarationError(
+                "retry= times must not be negative, and backoff_factor at least 1", where=where
+            )
         return policy
 
     def delay(self, failed_attempts: int) -> float:

@@ -50,9 +50,7 @@ def mask(text: str) -> str:
     for value in sorted(_known, key=len, reverse=True):
         text = text.replace(value, MASK)
     text = _URL_PASSWORD.sub(lambda m: f"{m['head']}{MASK}@", text)
-    return _KEYWORD_PASSWORD.sub(
-        lambda m: m[0] if m["pw"].startswith("${") else f"{m['head']}{MASK}", text
-    )
+    return _KEYWORD_PASSWORD.sub(lambda m: m[0] if m["pw"].startswith("${") else f"{m['head']}{MASK}", text)
 
 
 def mask_field(name: str, value: object) -> object:

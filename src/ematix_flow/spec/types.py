@@ -49,7 +49,7 @@ class DataType:
                 raise DeclarationError(f"String needs a length above 0, not {self.length!r}")
         elif self.kind == "numeric":
             p, s = self.precision, self.scale
-            if not isinstance(p, int) or not isinstance(s, int) or not (0 < p and 0 <= s <= p):
+            if not isinstance(p, int) or not isinstance(s, int) or not (p > 0 and 0 <= s <= p):
                 raise DeclarationError(
                     f"Numeric needs 0 <= scale <= precision and precision > 0, not [{p!r}, {s!r}]"
                 )

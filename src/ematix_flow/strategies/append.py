@@ -20,14 +20,20 @@ def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step]:
     low = dialect.literal(incoming.low.value, incoming.low.type)
     mark = column(incoming.low.column, "s")
     if table.primary_key:
-        condition = exp.or_(exp.GT(this=mark, expression=low), exp.not_(_key_is_present(dialect, table, incoming, low)))
+        condition = exp.or_(
+            exp.GT(this=mark, expression=low), exp.not_(_key_is_present(dialect, table, incoming, low))
+        )
         return [insert_rows(dialect, table, incoming, condition)]
     later = exp.GT(this=mark, expression=low)
-    at_boundary = Incoming(_unmatched_copies(dialect, table, incoming, low), incoming.run_id, incoming.loaded_at)
+    at_boundary = Incoming(
+        _unmatched_copies(dialect, table, incoming, low), incoming.run_id, incoming.loaded_at
+    )
     return [insert_rows(dialect, table, incoming, later), insert_rows(dialect, table, at_boundary)]
 
 
-def _key_is_present(dialect: Dialect, table: TableSpec, incoming: Incoming, low: exp.Expression) -> exp.Expression:
+def _key_is_present(
+    dialect: Dialect, table: TableSpec, incoming: Incoming, low: exp.Expression
+) -> exp.Expression:
     assert incoming.low is not None
     matches = [exp.EQ(this=column(k, "t"), expression=column(k, "s")) for k in table.primary_key]
     matches.append(exp.EQ(this=column(incoming.low.column, "t"), expression=low))
@@ -36,7 +42,9 @@ def _key_is_present(dialect: Dialect, table: TableSpec, incoming: Incoming, low:
     return exp.Exists(this=exp.select("1").from_(target).where(*matches))
 
 
-def _unmatched_copies(dialect: Dialect, table: TableSpec, incoming: Incoming, low: exp.Expression) -> exp.Expression:
+def _unmatched_copies(
+    dialect: Dialect, table: TableSpec, incoming: Incoming, low: exp.Expression
+) -> exp.Expression:
     """Boundary rows whose n-th equal copy is not in the target yet."""
     assert incoming.low is not None
     names = table.column_names

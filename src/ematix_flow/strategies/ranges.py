@@ -8,7 +8,9 @@ from ematix_flow.spec.watermarks import SourceRange
 from ematix_flow.strategies.sql import Dialect, column, identifier, verbatim
 
 
-def range_condition(source_range: SourceRange, dialect: Dialect, table: str | None = None) -> exp.Expression | None:
+def range_condition(
+    source_range: SourceRange, dialect: Dialect, table: str | None = None
+) -> exp.Expression | None:
     """``low <= column <= high``. Nulls are kept, so that they are refused loudly and not left behind."""
     mark = column(source_range.column, table)
     parts: list[exp.Expression] = []

@@ -79,8 +79,12 @@ def insert_rows(
         if name not in names:
             columns.append(name)
             values.append(value)
-    select = exp.select(*values).from_(exp.Subquery(this=incoming.select, alias=exp.TableAlias(this=identifier("s"))))
+    select = exp.select(*values).from_(
+        exp.Subquery(this=incoming.select, alias=exp.TableAlias(this=identifier("s")))
+    )
     if condition is not None:
         select = select.where(condition)
-    into = exp.Schema(this=dialect.table(table.schema, table.name), expressions=[identifier(c) for c in columns])
+    into = exp.Schema(
+        this=dialect.table(table.schema, table.name), expressions=[identifier(c) for c in columns]
+    )
     return Step("insert", exp.Insert(this=into, expression=select))

@@ -28,7 +28,11 @@ def check_shrink(label: str, before: int, after: int, *, max_shrink: float, allo
             state=f"{label} still holds its {before:,} rows",
             next_step="if an empty table is right, run it once with --allow-empty or declare allow_empty=True",
         )
-    if before > SHRINK_CHECKED_ABOVE and after < before * (1 - max_shrink) and not (allow_empty and not after):
+    if (
+        before > SHRINK_CHECKED_ABOVE
+        and after < before * (1 - max_shrink)
+        and not (allow_empty and not after)
+    ):
         raise ShrinkRefused(
             f"{label} would fall from {before:,} to {after:,} rows, beyond max_shrink={max_shrink:g}",
             state=f"{label} still holds its {before:,} rows",
