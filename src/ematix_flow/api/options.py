@@ -88,7 +88,7 @@ def pre_transforms(value: Sequence[Any] | None, where: SourceLocation | None) ->
             raise DeclarationError(
                 f"transforms_pre= takes transforms, not {item!r}",
                 where=where,
-                next_step="from ematix_flow.transforms import deduplicate_by, filter_where, limit, sample_pct",
+                next_step="from ematix_flow.transforms import deduplicate_by, filter_where, …",
             )
     return tuple(value or ())
 

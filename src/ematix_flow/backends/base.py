@@ -174,7 +174,7 @@ class Load:
     range: SourceRange | None = None
     max_shrink: float = 0.5
     allow_empty: bool = False
-    files: FileOptions = FileOptions()
+    files: FileOptions = field(default_factory=FileOptions)
     partition_by: tuple[str, ...] = ()
     dry_run: bool = False  # count what would change, commit nothing; the table may not exist yet
 

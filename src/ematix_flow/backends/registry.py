@@ -28,7 +28,7 @@ def open_backend(connection: Connection) -> Backend:
     """The backend of an expanded connection. Imports its driver, connects to nothing yet."""
     if connection.kind not in _BACKENDS:
         raise Unsupported(
-            f"connection {connection.name!r} is of kind {connection.kind!r}, which batch pipelines cannot use yet",
+            f"connection {connection.name!r} is a {connection.kind!r}, which batch pipelines cannot use yet",
             next_step=f"kinds that can be used: {', '.join(_BACKENDS)}",
         )
     path, extra = _BACKENDS[connection.kind]

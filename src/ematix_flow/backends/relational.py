@@ -135,7 +135,7 @@ class RelationalTarget(Target):
 
     @abstractmethod
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expression:
-        """SELECT of the declared columns, cast to their types, from the given parts. Outside a transaction."""
+        """SELECT of the declared columns, cast to their types, from the parts. Outside a transaction."""
 
     @abstractmethod
     def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
@@ -170,11 +170,13 @@ class RelationalTarget(Target):
         """CREATE TABLE IF NOT EXISTS with keys and constraints."""
         quote, lines = self.dialect.quote, []
         for item in table.columns:
-            null = "" if item.nullable else " NOT NULL"
-            check = self.dialect.column_constraint(item)
-            lines.append(
-                f"{quote(item.name)} {self.dialect.native_type(item.type)}{null}{' ' + check if check else ''}"
-            )
+            words = [
+                quote(item.name),
+                self.dialect.native_type(item.type),
+                "" if item.nullable else "NOT NULL",
+                self.dialect.column_constraint(item),
+            ]
+            lines.append(" ".join(word for word in words if word))
         if table.primary_key:
             lines.append(f"PRIMARY KEY ({', '.join(quote(n) for n in table.primary_key)})")
         for group in dict.fromkeys(table.unique + table.natural_keys):
@@ -217,7 +219,8 @@ class RelationalTarget(Target):
                 )
         if wanted.primary_key != live.primary_key:
             differences.append(
-                f"the primary key is ({', '.join(live.primary_key)}), declared as ({', '.join(wanted.primary_key)})"
+                f"the primary key is ({', '.join(live.primary_key)}), "
+                f"declared as ({', '.join(wanted.primary_key)})"
             )
         return TablePlan(tuple(changes), tuple(differences))
 
@@ -392,7 +395,7 @@ class RelationalTarget(Target):
         total, marked, highest = session.fetch(self.dialect.render(query))[0]
         if marked != total:
             raise RowRejected(
-                f"{total - marked:,} of {total:,} rows have no value in the watermark column {load.range.column!r}",
+                f"{total - marked:,} of {total:,} rows have no value in watermark column {load.range.column!r}",
                 state=f"{load.table.label} is unchanged",
                 next_step="filter these rows out in the source SQL, or choose a column that is never null",
             )

@@ -116,9 +116,9 @@ class _Runner:
             self.timed("copy"),
             self.staged() as staging,
             source.split(stage.query, wanted, stage.tasks) as splits,
+            watch(self.count) as folder,
         ):
-            with watch(self.count) as folder:
-                self.progress.parts = tasks.copy_splits(spark, splits, staging, table, folder)
+            self.progress.parts = tasks.copy_splits(spark, splits, staging, table, folder)
 
     def transform(self, stage: TransformRows) -> None:
         spark = self.spark()
@@ -187,9 +187,8 @@ def _load(
     plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, slot: dt.datetime | None, dry_run: bool
 ) -> Load:
     target = target_plan.target
-    if target_plan.range is not None:
-        key = None  # the range it turns out to read
-    else:
+    key = None  # of an incremental load: the range it turns out to read
+    if target_plan.range is None:
         key = f"slot:{slot.isoformat()}" if slot else f"run:{run_id}"
     return Load(
         pipeline=plan.pipeline.name,

@@ -51,7 +51,7 @@ def _make_importable(folder: str) -> None:
 def _not_found(name: str) -> FlowError:
     here = sorted(p.stem for p in Path.cwd().glob("*.py"))
     return UsageError(
-        f"no module is named {name!r} in {Path.cwd()} or among the installed packages.{did_you_mean(name, here)}",
+        f"there is no module {name!r} in {Path.cwd()} or among the packages.{did_you_mean(name, here)}",
         next_step="run flow in the folder that holds the module, or give --module path/to/file.py",
     )
 

@@ -1,1 +1,1 @@
-"""Spec + world -> Plan: DDL diff, source range, path, strategy, guarantee, tuning. Values, no side effects."""
+"""Spec + world -> Plan: DDL diff, source range, path, guarantee, tuning. Values, no side effects."""

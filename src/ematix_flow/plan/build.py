@@ -173,7 +173,8 @@ def _range(spec: PipelineSpec, table: TableSpec, target: TargetSpec, world: Worl
         return None
     if name not in table.column_names:
         raise SchemaMismatch(
-            f"watermark_column {name!r} is no column of {table.label}.{did_you_mean(name, table.column_names)}",
+            f"watermark_column {name!r} is no column of {table.label}."
+            f"{did_you_mean(name, table.column_names)}",
             next_step="declare the column on the table: restarts read the position from there",
         )
     column = table.column(name)

@@ -19,10 +19,7 @@ def choose_path(
     """``computes`` says in words what must be computed between source and target, or is None."""
     forced = spec.force_path
     if forced == "cross_db":  # the documents' word for everything that is not same_db
-        if same_database:
-            forced = "spark" if computes else "copy"
-        else:
-            forced = None
+        forced = ("spark" if computes else "copy") if same_database else None
     if forced is not None:
         _check_forced(
             spec, forced, same_database=same_database, native_source=native_source, computes=computes

@@ -37,7 +37,7 @@ class World:
         source = backend.source()
         if source is None:
             raise Unsupported(
-                f"connection {connection_label(reference)!r} ({backend.kind}) cannot be read by a batch pipeline"
+                f"connection {connection_label(reference)!r} ({backend.kind}) is no batch source"
             )
         return source
 
@@ -46,6 +46,6 @@ class World:
         target = backend.target()
         if target is None:
             raise Unsupported(
-                f"connection {connection_label(reference)!r} ({backend.kind}) cannot be the target of a batch pipeline"
+                f"connection {connection_label(reference)!r} ({backend.kind}) is no batch target"
             )
         return target

@@ -70,7 +70,7 @@ def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
                 raise
             delay = policy.delay(attempt)
             context.listener.note(
-                f"attempt {attempt} of {policy.max_attempts} failed ({error.what}); trying again in {delay:g} s"
+                f"attempt {attempt} of {policy.max_attempts} failed ({error.what}); the next in {delay:g} s"
             )
             context.sleep(delay)
             attempt += 1

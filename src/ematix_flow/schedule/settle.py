@@ -32,7 +32,7 @@ def settle_interrupted(
             run_log.settle(record.run_id, "succeeded", reason)
         else:
             missing = [t.label for t in spec.targets if t.label not in committed]
-            reason = f"the process ended before the batch committed to {', '.join(missing)}; nothing of it is there"
+            reason = f"the process ended before it committed to {', '.join(missing)}; nothing of it is there"
             run_log.settle(record.run_id, "interrupted", reason)
         note(f"run {record.run_id[:8]} of {record.started_at:%Y-%m-%d %H:%M:%S} UTC: {reason}")
 

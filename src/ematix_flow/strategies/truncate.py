@@ -26,7 +26,7 @@ def check_shrink(label: str, before: int, after: int, *, max_shrink: float, allo
         raise ShrinkRefused(
             f"the source gave no rows, and {label} holds {before:,}",
             state=f"{label} still holds its {before:,} rows",
-            next_step="if an empty table is right, run it once with --allow-empty or declare allow_empty=True",
+            next_step="if an empty table is right, run it with --allow-empty or declare allow_empty=True",
         )
     if (
         before > SHRINK_CHECKED_ABOVE
