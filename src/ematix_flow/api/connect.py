@@ -5,7 +5,7 @@ from __future__ import annotations
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.config.interpolate import expand_connection
 from ematix_flow.errors import FlowError
-from ematix_flow.graph.connections import resolve
+from ematix_flow.graph.connections import resolve_for_use
 from ematix_flow.plan.handles import LiveConnection
 from ematix_flow.spec.connections import Connection, connection_from_mapping
 
@@ -14,10 +14,8 @@ def connect(name: str | Connection = "default", *, url: str | None = None) -> Li
     """A named connection through the usual chain, or the one that ``url`` says, past all of it."""
     if url is not None:
         label = name if isinstance(name, str) else name.name
-        found = connection_from_mapping(label, {"url": url})
-    else:
-        found = resolve(name).connection
-    return LiveConnection(open_backend(expand_connection(found)))
+        return LiveConnection(open_backend(expand_connection(connection_from_mapping(label, {"url": url}))))
+    return LiveConnection(open_backend(resolve_for_use(name)))
 
 
 def check_connection(name: str | Connection) -> tuple[bool, str]:

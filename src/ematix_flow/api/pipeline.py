@@ -243,7 +243,7 @@ def pipeline(
 
     def declare(function: Callable[..., Any]) -> Pipeline:
         spec = PipelineSpec(
-            name=name or getattr(function, "__name__", "pipeline"),
+            name=name or str(getattr(function, "__name__", "pipeline")),
             function=f"{function.__module__}:{getattr(function, '__qualname__', 'pipeline')}",
             targets=specs,
             source=source,

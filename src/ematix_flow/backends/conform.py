@@ -163,5 +163,5 @@ def rejected(column: str, row: int, value: object, why: str) -> RowRejected:
     shown = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"
     return RowRejected(
         f"column {column!r}, row {row + 1:,} of what was read: {shown} {why}",
-        next_step="mend it in the source, filter it in the source SQL, or change the column's type or markers",
+        next_step="mend it in the source, filter it in the SQL, or change the column's type or markers",
     )

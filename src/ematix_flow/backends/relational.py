@@ -11,7 +11,7 @@ import datetime as dt
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from sqlglot import exp
@@ -92,7 +92,7 @@ class SqlDialect(Dialect, ABC):
         """An extra CHECK for a limit that the database would not enforce by itself."""
         return ""
 
-    def render(self, tree: exp.Expression) -> str:
+    def render(self, tree: exp.Expr) -> str:
         return tree.sql(dialect=self.name, identify=True)
 
     def quote(self, name: str) -> str:
@@ -127,14 +127,14 @@ class RelationalTarget(Target):
     # -------------------------------------------------------------- what a database brings
 
     @abstractmethod
-    def session(self) -> Any:
+    def session(self) -> AbstractContextManager[SqlSession]:
         """Context manager of a `SqlSession`; closes it at the end."""
 
     @abstractmethod
     def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None: ...
 
     @abstractmethod
-    def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expression:
+    def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
         """SELECT of the declared columns, cast to their types, from the parts. Outside a transaction."""
 
     @abstractmethod
@@ -252,8 +252,10 @@ class RelationalTarget(Target):
                 return []
             sql = self._control_select(LEDGER, names, filters, order="committed_at", limit=limit)
             rows = session.fetch(sql, params)
-        at = names.index("committed_at")
-        return [LedgerEntry(*row[:at], committed_at=self.dialect.to_python(row[at], _MOMENT)) for row in rows]
+        return [self._ledger_entry(dict(zip(names, row, strict=True))) for row in rows]
+
+    def _ledger_entry(self, row: dict[str, Any]) -> LedgerEntry:
+        return LedgerEntry(**{**row, "committed_at": self.dialect.to_python(row["committed_at"], _MOMENT)})
 
     def _control_select(
         self,
@@ -288,7 +290,7 @@ class RelationalTarget(Target):
     def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:
         with self.session() as session:
             if isinstance(rows, SameDatabaseRows):
-                select: exp.Expression = exp.select("*").from_(_aliased(verbatim(rows.sql)))
+                select: exp.Expr = exp.select("*").from_(_aliased(verbatim(rows.sql)))
             else:
                 select = self.staged_select(session, rows, load.table)
             if load.dry_run:
@@ -302,7 +304,7 @@ class RelationalTarget(Target):
         faults.point("apply.after_commit")
         return applied
 
-    def _rehearse(self, session: SqlSession, load: Load, select: exp.Expression) -> Applied:
+    def _rehearse(self, session: SqlSession, load: Load, select: exp.Expr) -> Applied:
         """The strategy's statements in a transaction that is always rolled back."""
         session.begin()
         try:
@@ -316,14 +318,14 @@ class RelationalTarget(Target):
             session.rollback()
         return Applied(rows_in, counts["insert"], counts["update"], counts["delete"], watermark=high)
 
-    def _steps(self, load: Load, select: exp.Expression) -> list[Step]:
+    def _steps(self, load: Load, select: exp.Expr) -> list[Step]:
         if load.mode not in _STRATEGIES:
             raise PlanError(f"mode {load.mode!r} cannot be applied here")
         low = load.range.low if load.range else None
         incoming = Incoming(select, str(load.run_id), load.loaded_at, low)
         return _STRATEGIES[load.mode](self.dialect, load.table, incoming)
 
-    def _apply_within(self, session: SqlSession, load: Load, select: exp.Expression) -> Applied:
+    def _apply_within(self, session: SqlSession, load: Load, select: exp.Expr) -> Applied:
         rows_in, high = self._measure(session, load, select)
         low = load.range.low if load.range else None
         batch_key = load.batch_key or _range_key(low, high)
@@ -382,9 +384,7 @@ class RelationalTarget(Target):
             counts[step.action] += session.execute(self.dialect.render(step.statement))
         return counts
 
-    def _measure(
-        self, session: SqlSession, load: Load, select: exp.Expression
-    ) -> tuple[int, Watermark | None]:
+    def _measure(self, session: SqlSession, load: Load, select: exp.Expr) -> tuple[int, Watermark | None]:
         """How many rows come, and the highest watermark among them."""
         rows = exp.Subquery(this=select.copy(), alias=exp.TableAlias(this=identifier("m")))
         if load.range is None:
@@ -395,7 +395,7 @@ class RelationalTarget(Target):
         total, marked, highest = session.fetch(self.dialect.render(query))[0]
         if marked != total:
             raise RowRejected(
-                f"{total - marked:,} of {total:,} rows have no value in watermark column {load.range.column!r}",
+                f"{total - marked:,} of {total:,} rows have no watermark in column {load.range.column!r}",
                 state=f"{load.table.label} is unchanged",
                 next_step="filter these rows out in the source SQL, or choose a column that is never null",
             )

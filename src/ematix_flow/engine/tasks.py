@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 ANSWER = "part string, rows bigint, bytes bigint, error string"
 
 
+ArrowFunction = Callable[[Iterable["pa.RecordBatch"]], Iterable["pa.RecordBatch"]]
+
+
 def copy_splits(
     spark: SparkSession, splits: Sequence[Split], staging: Staging, table: TableSpec, progress: str
 ) -> tuple[StagedPart, ...]:
@@ -48,30 +51,24 @@ def read_splits(
     return numbers.mapInArrow(_read_task(list(splits), wanted), schema_ddl)
 
 
-def _copy_task(
-    splits: list[Split], staging: Staging, table: TableSpec, progress: str
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def task(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _copy_task(splits: list[Split], staging: Staging, table: TableSpec, progress: str) -> ArrowFunction:
+    def task(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield _answer(lambda n=number: _write(splits[n].read(), staging, table, progress))
+                yield _answer(splits[number].read, staging, table, progress)
 
     return task
 
 
-def _stage_task(
-    staging: Staging, table: TableSpec, progress: str
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield _answer(lambda: _write(batches, staging, table, progress))
+def _stage_task(staging: Staging, table: TableSpec, progress: str) -> ArrowFunction:
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield _answer(lambda: batches, staging, table, progress)
 
     return task
 
 
-def _read_task(
-    splits: list[Split], wanted: TableSpec
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def task(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _read_task(splits: list[Split], wanted: TableSpec) -> ArrowFunction:
+    def task(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 for rows in splits[number].read():
@@ -94,11 +91,13 @@ def _write(
     return staging.write(part, counted(fitting(), progress, part))
 
 
-def _answer(work: Callable[[], StagedPart]) -> pa.RecordBatch:
+def _answer(
+    read: Callable[[], Iterable[pa.RecordBatch]], staging: Staging, table: TableSpec, progress: str
+) -> pa.RecordBatch:
     import pyarrow as pa
 
     try:
-        part = work()
+        part = _write(read(), staging, table, progress)
         row: list[Any] = [part.part, part.rows, part.bytes, None]
     except errors.FlowError as error:
         row = [None, 0, 0, json.dumps({"type": type(error).__name__, **_words(error)})]

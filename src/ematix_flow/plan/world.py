@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.base import Backend, BatchSource, SparkSource, Target
 from ematix_flow.backends.registry import open_backend
-from ematix_flow.config.interpolate import expand_connection
 from ematix_flow.errors import Unsupported
-from ematix_flow.graph.connections import resolve
+from ematix_flow.graph.connections import resolve_for_use
 from ematix_flow.spec.pipelines import ConnectionRef, connection_label
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class World:
     def backend(self, reference: ConnectionRef) -> Backend:
         key = reference if isinstance(reference, str) else (reference.name, id(reference))
         if key not in self._backends:
-            self._backends[key] = open_backend(expand_connection(resolve(reference).connection))
+            self._backends[key] = open_backend(resolve_for_use(reference))
         return self._backends[key]
 
     def source(self, reference: ConnectionRef) -> BatchSource | SparkSource:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ematix_flow.engine.execute import execute_target
-from ematix_flow.engine.results import RunResult, TargetResult
+from ematix_flow.engine.results import RunResult, Status, TargetResult
 from ematix_flow.errors import (
     ConfigError,
     DeclarationError,
@@ -36,7 +36,7 @@ from ematix_flow.plan.world import World
 from ematix_flow.schedule.post import run_post_transforms
 from ematix_flow.schedule.settle import settle_interrupted
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.records import RunRecord, RunStatus
+from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import RunLog
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _run_targets(plan: Plan, world: World, context: RunContext, run_id: uuid.UUI
     return results
 
 
-def _status(results: list[TargetResult]) -> RunStatus:
+def _status(results: list[TargetResult]) -> Status:
     statuses = {r.status for r in results}
     if "failed" in statuses:
         return "failed"

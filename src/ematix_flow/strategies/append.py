@@ -31,9 +31,7 @@ def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step]:
     return [insert_rows(dialect, table, incoming, later), insert_rows(dialect, table, at_boundary)]
 
 
-def _key_is_present(
-    dialect: Dialect, table: TableSpec, incoming: Incoming, low: exp.Expression
-) -> exp.Expression:
+def _key_is_present(dialect: Dialect, table: TableSpec, incoming: Incoming, low: exp.Expr) -> exp.Expr:
     assert incoming.low is not None
     matches = [exp.EQ(this=column(k, "t"), expression=column(k, "s")) for k in table.primary_key]
     matches.append(exp.EQ(this=column(incoming.low.column, "t"), expression=low))
@@ -42,15 +40,13 @@ def _key_is_present(
     return exp.Exists(this=exp.select("1").from_(target).where(*matches))
 
 
-def _unmatched_copies(
-    dialect: Dialect, table: TableSpec, incoming: Incoming, low: exp.Expression
-) -> exp.Expression:
+def _unmatched_copies(dialect: Dialect, table: TableSpec, incoming: Incoming, low: exp.Expr) -> exp.Expr:
     """Boundary rows whose n-th equal copy is not in the target yet."""
     assert incoming.low is not None
     names = table.column_names
     target = dialect.table(table.schema, table.name)
 
-    def numbered(source: exp.Expression, alias: str) -> exp.Select:
+    def numbered(source: exp.Expr, alias: str) -> exp.Select:
         same = [dialect.comparable(column(n, alias), table.column(n).type) for n in names]
         number = exp.Window(this=exp.RowNumber(), partition_by=same)
         at_low = exp.EQ(this=column(incoming.low.column, alias), expression=low.copy())  # type: ignore[union-attr]
@@ -61,7 +57,7 @@ def _unmatched_copies(
     rows = exp.Subquery(this=incoming.select.copy(), alias=exp.TableAlias(this=identifier("r")))
     present = exp.Subquery(this=numbered(target, "t"), alias=exp.TableAlias(this=identifier("p")))
     coming = exp.Subquery(this=numbered(rows, "r"), alias=exp.TableAlias(this=identifier("c")))
-    equal = [
+    equal: list[exp.Expr] = [
         exp.NullSafeEQ(
             this=dialect.comparable(column(n, "p"), table.column(n).type),
             expression=dialect.comparable(column(n, "c"), table.column(n).type),

@@ -8,12 +8,10 @@ from ematix_flow.spec.watermarks import SourceRange
 from ematix_flow.strategies.sql import Dialect, column, identifier, verbatim
 
 
-def range_condition(
-    source_range: SourceRange, dialect: Dialect, table: str | None = None
-) -> exp.Expression | None:
+def range_condition(source_range: SourceRange, dialect: Dialect, table: str | None = None) -> exp.Expr | None:
     """``low <= column <= high``. Nulls are kept, so that they are refused loudly and not left behind."""
     mark = column(source_range.column, table)
-    parts: list[exp.Expression] = []
+    parts: list[exp.Expr] = []
     if source_range.low is not None:
         low = dialect.literal(source_range.low.value, source_range.low.type)
         parts.append(exp.GTE(this=mark.copy(), expression=low))

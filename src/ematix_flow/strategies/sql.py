@@ -24,11 +24,11 @@ class Dialect(Protocol):
 
     def table(self, schema: str | None, name: str) -> exp.Table: ...
 
-    def literal(self, value: Any, data_type: DataType) -> exp.Expression:
+    def literal(self, value: Any, data_type: DataType) -> exp.Expr:
         """A typed constant. The value is ours or typed, never a piece of SQL."""
         ...
 
-    def comparable(self, column: exp.Expression, data_type: DataType) -> exp.Expression:
+    def comparable(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         """The column in a form that can be grouped and compared (JSON as text, for one)."""
         ...
 
@@ -38,14 +38,14 @@ class Step:
     """One statement of a strategy and which count its affected rows belong to."""
 
     action: Literal["insert", "update", "delete"]
-    statement: exp.Expression
+    statement: exp.Expr
 
 
 @dataclass(frozen=True)
 class Incoming:
     """The rows of this batch: a SELECT of the declared columns, and the load's stamp."""
 
-    select: exp.Expression
+    select: exp.Expr
     run_id: str
     loaded_at: Any
     low: Watermark | None = None
@@ -65,11 +65,11 @@ def verbatim(sql: str) -> exp.Subquery:
 
 
 def insert_rows(
-    dialect: Dialect, table: TableSpec, incoming: Incoming, condition: exp.Expression | None = None
+    dialect: Dialect, table: TableSpec, incoming: Incoming, condition: exp.Expr | None = None
 ) -> Step:
     """INSERT of the incoming rows with their load columns."""
     names: Sequence[str] = table.column_names
-    values: list[exp.Expression] = [column(n, "s") for n in names]
+    values: list[exp.Expr] = [column(n, "s") for n in names]
     stamps = {
         LOADED_AT: dialect.literal(incoming.loaded_at, DataType("timestamp_tz")),
         BATCH_ID: dialect.literal(incoming.run_id, DataType("uuid")),
