@@ -22,6 +22,14 @@ UNIT = Path(__file__).parent / "unit"
 MARKS = {"spark": "spark", "postgres": "postgres", "pg_database": "postgres"}
 
 
+def pytest_configure() -> None:
+    """Hypothesis measures each example's time, which says nothing on a busy machine."""
+    from hypothesis import settings
+
+    settings.register_profile("busy", deadline=None)
+    settings.load_profile("busy")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         needed = {MARKS[name] for name in getattr(item, "fixturenames", ()) if name in MARKS}
