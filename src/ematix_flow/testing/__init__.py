@@ -1,0 +1,1 @@
+"""What users import to test their pipelines, and the contract suites that certify a backend."""
