@@ -150,6 +150,14 @@ class Connection(metaclass=_Kind):
                 out[name] = value
         return out
 
+    @classmethod
+    def from_json(cls: type[C], value: Mapping[str, Any]) -> C:
+        """The connection behind `to_json`; called on a kind's class it must be of that kind."""
+        found = connection_from_json(value)
+        if not isinstance(found, cls):
+            raise DeclarationError(f"a {found.kind} connection is no {cls.__name__}")
+        return found
+
     def __repr__(self) -> str:
         shown = ((n, _show(n, v) if isinstance(v, str) else v) for n, v in self._given())
         return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in shown)})"

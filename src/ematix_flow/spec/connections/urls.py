@@ -50,13 +50,13 @@ class UrlPieces:
     @property
     def parameters(self) -> tuple[tuple[str, str], ...]:
         """The query's names and decoded values, in order."""
-        pairs = (pair.partition("=") for pair in (self.query or "").split("&") if pair)
-        return tuple((unquote(name), unquote(value)) for name, _, value in pairs)
+        pairs = (_split(pair, "=", 1) for pair in _split(self.query or "", "&") if pair)
+        return tuple((unquote(pair[0]), unquote("".join(pair[1:]))) for pair in pairs)
 
     @property
     def hosts(self) -> tuple[tuple[str, str], ...]:
         """Each host with its port as text, empty when not given."""
-        return tuple(_split_host(entry) for entry in self.address.split(",")) if self.address else ()
+        return tuple(_split_host(entry) for entry in _split(self.address, ",")) if self.address else ()
 
     @property
     def location(self) -> str:
@@ -75,11 +75,11 @@ class UrlPieces:
             # what stands for a port and is none may be a password whose "@host" was forgotten
             out += ",".join(
                 entry if _plausible_port(_split_host(entry)[1]) else f"{_split_host(entry)[0]}:{MASK}"
-                for entry in self.address.split(",")
+                for entry in _split(self.address, ",")
             )
         out += self.path
         if self.query is not None:
-            out += "?" + "&".join(_masked_parameter(pair) for pair in self.query.split("&"))
+            out += "?" + "&".join(_masked_parameter(pair) for pair in _split(self.query, "&"))
         return out
 
 
@@ -95,15 +95,14 @@ def split_url(url: str) -> UrlPieces:
         at, address = "", head
     user, colon, password = userinfo.partition(":")
     host, slash, path = address.partition("/")
-    pieces = (
-        scheme.lower(),
-        user if at else None,
-        password if at and colon else None,
-        host,
-        slash + path,
-        query,
+    return UrlPieces(
+        scheme=_restored(scheme.lower(), references, url),
+        user=_restored(user, references, url) if at else None,
+        password=_restored(password, references, url) if at and colon else None,
+        address=_restored(host, references, url),
+        path=_restored(slash + path, references, url),
+        query=None if query is None else _restored(query, references, url),
     )
-    return UrlPieces(*(_restore(piece, references, url) for piece in pieces))  # type: ignore[arg-type]
 
 
 def mask_url(url: str) -> str:
@@ -150,8 +149,8 @@ def _split_host(entry: str) -> tuple[str, str]:
     if entry.startswith("["):
         host, _, port = entry[1:].partition("]")
         return host, port.removeprefix(":")
-    host, _, port = entry.partition(":")
-    return host, port
+    parts = _split(entry, ":", 1)
+    return parts[0], "".join(parts[1:])
 
 
 def _plausible_port(port: str) -> bool:
@@ -159,8 +158,8 @@ def _plausible_port(port: str) -> bool:
 
 
 def _masked_parameter(pair: str) -> str:
-    name, equals, value = pair.partition("=")
-    return f"{name}={show_secret(value)}" if equals and holds_secret(name) else pair
+    name, *value = _split(pair, "=", 1)
+    return f"{name}={show_secret(value[0])}" if value and holds_secret(name) else pair
 
 
 def _mask_conninfo(text: str) -> str:
@@ -182,6 +181,12 @@ def _masked_default(match: re.Match[str]) -> str:
     return match[0] if not default or default == MASK else f"${{{name}:-{mask_url(default)}}}"
 
 
+def _split(text: str, separator: str, times: int = -1) -> list[str]:
+    """``text.split`` that leaves the inside of references alone."""
+    hidden, references = _hide_references(text)
+    return [_restored(part, references, text) for part in hidden.split(separator, times)]
+
+
 def _hide_references(url: str) -> tuple[str, dict[str, str]]:
     if isinstance(url, Expanded):
         return str(url), {}
@@ -200,9 +205,7 @@ def _unused_characters(text: str) -> Iterator[str]:
     return (character for character in map(chr, range(0xE000, 0xF8FF)) if character not in text)
 
 
-def _restore(piece: str | None, references: dict[str, str], url: str) -> str | None:
-    if piece is None:
-        return None
+def _restored(piece: str, references: dict[str, str], origin: str) -> str:
     for character, reference in references.items():
         piece = piece.replace(character, reference)
-    return Expanded(piece) if isinstance(url, Expanded) else piece
+    return Expanded(piece) if isinstance(origin, Expanded) else piece

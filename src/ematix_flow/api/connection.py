@@ -1,0 +1,84 @@
+"""Declaring connections in Python: the class-body decorator, and instances by `register_connection`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from ematix_flow.errors import DeclarationError, UnknownConnection, did_you_mean
+from ematix_flow.graph.connections import declare
+from ematix_flow.graph.registry import current_registry
+from ematix_flow.spec.connections import Connection, connection_from_mapping
+from ematix_flow.spec.location import caller_location
+
+C = TypeVar("C", bound=Connection)
+
+
+def connection(cls: type) -> Connection:
+    """Class decorator: the body's fields make a typed connection, registered under the class's name.
+
+    The name is then bound to the instance::
+
+        @ematix.connection
+        class warehouse:
+            kind = "postgres"
+            url = "${WAREHOUSE_URL}"
+    """
+    where = caller_location()
+    if not isinstance(cls, type):
+        raise DeclarationError("@ematix.connection decorates a class whose body lists fields", where=where)
+    if issubclass(cls, Connection):
+        raise DeclarationError(
+            f"@ematix.connection decorates a plain class, and {cls.__name__} is a connection class",
+            where=where,
+            next_step='write  kind = "…"  in the body, or make an instance and call register_connection',
+        )
+    fields = _body(cls)
+    built = connection_from_mapping(str(fields.pop("name", cls.__name__)), fields, where)
+    return declare(built, where)
+
+
+def register_connection(connection: C) -> C:
+    """Register an instance under its name and return it. A later one of that name replaces it."""
+    where = caller_location()
+    if not isinstance(connection, Connection):
+        raise DeclarationError(
+            f"register_connection takes a connection, not {type(connection).__name__}",
+            where=where,
+            next_step="as in  register_connection(PostgresConnection(name=…, url=…))",
+        )
+    return declare(connection, where)
+
+
+def get_connection(name: str) -> Connection:
+    """The connection registered under this name in the process; files and environment are not asked."""
+    registered = current_registry().connections
+    if name not in registered:
+        raise UnknownConnection(
+            f"no connection is registered as {name!r}.{did_you_mean(name, registered)}",
+            next_step="ematix_flow.connections.resolve(name)  also asks the environment and the files",
+        )
+    return registered[name].connection
+
+
+def registered_connections() -> Mapping[str, Connection]:
+    """The connections that the process registered, by name."""
+    return MappingProxyType({n: d.connection for n, d in current_registry().connections.items()})
+
+
+def clear_registry() -> None:
+    """Forget every registered connection of the current registry; pipelines stay."""
+    current_registry().connections.clear()
+
+
+def _body(cls: type) -> dict[str, Any]:
+    """The fields of the class and of the classes it inherits from, the nearest last."""
+    fields: dict[str, Any] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        fields.update((name, value) for name, value in vars(base).items() if not _is_dunder(name))
+    return fields
+
+
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")

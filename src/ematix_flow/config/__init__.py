@@ -1,0 +1,56 @@
+"""Where a connection, a secret or a setting comes from. The public functions; each imports when called.
+
+The graph's registry is above this layer: it tells what the process has declared by `know_registered`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ematix_flow.config.listing import ListedConnection
+    from ematix_flow.config.resolution import Registered
+
+__all__ = ["list_connections", "project_settings", "resolve_dsn", "set_connection"]
+
+_registered: Callable[[], Mapping[str, Registered]] = dict
+
+
+def know_registered(source: Callable[[], Mapping[str, Registered]]) -> None:
+    """Ask ``source`` for the connections that the process declared; called once, by the graph."""
+    global _registered
+    _registered = source
+
+
+def resolve_dsn(name: str = "default") -> str:
+    """The URL of a connection, found by the chain, its references replaced. Mind: it holds the secret."""
+    from ematix_flow.config.dsn import dsn_of
+    from ematix_flow.config.interpolate import expand_connection
+    from ematix_flow.config.resolution import resolve_connection
+
+    resolved = resolve_connection(name, registered=_registered())
+    return dsn_of(expand_connection(resolved.connection, where=resolved.origin.where))
+
+
+def list_connections() -> tuple[ListedConnection, ...]:
+    """Every connection that is known here: which definition is in force, and which it hides."""
+    from ematix_flow.config.listing import list_definitions
+    from ematix_flow.config.resolution import Surroundings
+
+    return list_definitions(Surroundings(_registered()))
+
+
+def set_connection(name: str, dsn: str | Mapping[str, Any]) -> Path:
+    """Define a connection in ``~/.ematix-flow/connections.toml``; returns the file's path."""
+    from ematix_flow.config import user_file
+
+    return user_file.set_connection(name, dsn)
+
+
+def project_settings(cwd: Path | None = None) -> Mapping[str, Any]:
+    """The tables of ``.ematix-flow.toml`` other than connections: ``[engine]``, ``[run_log]``, …"""
+    from ematix_flow.config import settings
+
+    return settings.project_settings(cwd)

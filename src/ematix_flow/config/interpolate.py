@@ -1,0 +1,224 @@
+"""Replacing ``${VAR}``, ``${VAR:-default}`` and ``${prefix:reference}`` at the moment of use.
+
+Owns the table of resolvers. A value that was read from a secret place is remembered by
+`spec.redaction`, so that no later message shows it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, Protocol, TypeVar, runtime_checkable
+from urllib.parse import unquote
+
+from ematix_flow.errors import ConfigError, FlowError, MissingSecret, did_you_mean
+from ematix_flow.spec.connections.base import Connection, Properties
+from ematix_flow.spec.connections.references import (
+    REFERENCE,
+    Expanded,
+    has_reference,
+    holds_secret,
+    split_default,
+)
+from ematix_flow.spec.connections.urls import is_conninfo, parse_conninfo, split_url
+from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.redaction import MASK, remember_secret
+
+C = TypeVar("C", bound=Connection)
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PREFIXED = re.compile(r"([A-Za-z][A-Za-z0-9_-]*):(.+)", re.DOTALL)
+
+
+@runtime_checkable
+class SecretResolver(Protocol):
+    """Finds the value behind ``${prefix:reference}``; raises MissingSecret when there is none."""
+
+    def resolve(self, reference: str) -> str: ...
+
+
+class EnvResolver:
+    """``${env:VAR}``: the same as ``${VAR}``."""
+
+    def __init__(self, env: Mapping[str, str] | None = None) -> None:
+        self._env = env
+
+    def resolve(self, reference: str) -> str:
+        value = (os.environ if self._env is None else self._env).get(reference)
+        if value is None:
+            raise _unset(reference)
+        return value
+
+
+_resolvers: dict[str, SecretResolver] = {"env": EnvResolver()}
+_lock = threading.Lock()
+
+
+def register_resolver(prefix: str, resolver: SecretResolver) -> None:
+    """Let ``resolver`` answer ``${prefix:…}`` from now on; one that was there is replaced."""
+    if not _PREFIXED.fullmatch(f"{prefix}:x"):
+        raise ConfigError(f"{prefix!r} is no prefix: write letters, digits, '_' and '-', a letter first")
+    if not isinstance(resolver, SecretResolver):
+        raise ConfigError(f"the resolver for {prefix!r} has no method resolve(reference)")
+    with _lock:
+        _resolvers[prefix] = resolver
+
+
+def unregister_resolver(prefix: str) -> None:
+    """Forget the resolver of a prefix. One that is not there is no error."""
+    with _lock:
+        _resolvers.pop(prefix, None)
+
+
+def expand(value: str, *, env: Mapping[str, str] | None = None, used_by: str | None = None) -> str:
+    """The text with every reference replaced, once: what comes out is not read again.
+
+    Raises MissingSecret for an unset variable or an unknown prefix; ``used_by`` names who asked.
+    """
+    if not has_reference(value):
+        return value
+    variables = os.environ if env is None else env
+    try:
+        return Expanded(REFERENCE.sub(lambda match: _replacement(match[1], variables), value))
+    except MissingSecret as error:
+        if used_by:
+            error.what = f"{used_by}: {error.what}"
+        raise
+
+
+def reads_environment_only(value: str) -> bool:
+    """Whether the text holds references, and each is a plain variable."""
+    names = [split_default(match[1])[0] for match in REFERENCE.finditer(value)]
+    return has_reference(value) and all(map(_VARIABLE.fullmatch, names))
+
+
+def expand_connection(
+    connection: C, *, env: Mapping[str, str] | None = None, where: SourceLocation | None = None
+) -> C:
+    """The connection as it is used: no reference left, its checks passed, its secrets remembered.
+
+    ``where`` is the place of its declaration, for errors.
+    """
+    owner = f"connection {connection.name!r}"
+    changes: dict[str, Any] = {}
+    try:
+        for field in fields(connection):
+            value = getattr(connection, field.name)
+            used_by = f"{owner}, field {field.name}"
+            if isinstance(value, Connection):
+                changes[field.name] = expand_connection(value, env=env)
+            elif isinstance(value, Properties):
+                changes[field.name] = Properties(
+                    {key: expand(v, env=env, used_by=f"{used_by}[{key}]") for key, v in value.items()}
+                )
+            elif has_reference(value):
+                changes[field.name] = expand(value, env=env, used_by=used_by)
+        expanded = replace(connection, **changes)
+        _refuse_masked(expanded)
+    except FlowError as error:
+        if where is not None:
+            error.where = where
+        raise
+    remember_secrets(expanded)
+    return expanded
+
+
+def remember_secrets(connection: Connection) -> None:
+    """Mask the secrets of this connection in every error and log line from now on.
+
+    A password that is also the user, the database or the like (``postgres``, ``guest``) is left to
+    the masking of URLs and fields: hiding the bare word would make messages unreadable.
+    """
+    secrets: set[str] = set()
+    public: set[str] = {connection.kind, connection.name}
+    for field in fields(connection):
+        value = getattr(connection, field.name)
+        if isinstance(value, Connection):
+            remember_secrets(value)
+        elif isinstance(value, Properties):
+            secrets.update(v for key, v in value.items() if holds_secret(key))
+        elif isinstance(value, str) and holds_secret(field.name):
+            secrets.add(value)
+        elif isinstance(value, str):
+            public.add(value)
+            _sort_url(value, secrets, public)
+    for secret in secrets - public:
+        if not has_reference(secret) and secret != MASK:
+            remember_secret(secret)
+
+
+def _sort_url(url: str, secrets: set[str], public: set[str]) -> None:
+    if is_conninfo(url):
+        try:
+            pairs = parse_conninfo(url)
+        except ValueError:
+            return
+        for name, value in pairs.items():
+            (secrets if holds_secret(name) else public).add(value)
+    elif "://" in url:
+        pieces = split_url(url)
+        public.update((unquote(pieces.user or ""), unquote(pieces.path.strip("/"))))
+        public.update(host for host, _ in pieces.hosts)
+        if pieces.password:
+            secrets.update((str(pieces.password), unquote(pieces.password)))
+        secrets.update(value for name, value in pieces.parameters if holds_secret(name))
+
+
+def _refuse_masked(connection: Connection) -> None:
+    for field in fields(connection):
+        value = getattr(connection, field.name)
+        masked_url = isinstance(value, str) and "://" in value and split_url(value).password == MASK
+        if (holds_secret(field.name) and value == MASK) or masked_url:
+            raise ConfigError(
+                f"{field.name} of connection {connection.name!r} was masked when it was written down",
+                next_step="write the secret as a ${VAR} reference: references survive, values do not",
+            )
+
+
+def _replacement(reference: str, env: Mapping[str, str]) -> str:
+    name, default = split_default(reference)
+    if _VARIABLE.fullmatch(name):
+        value = env.get(name)
+        if default is not None:
+            return value or default
+        if value is None:
+            raise _unset(name)
+        return value
+    match = _PREFIXED.fullmatch(reference)
+    if match is None:
+        raise ConfigError(
+            "a reference is written ${VARIABLE}, ${VARIABLE:-default} or ${prefix:reference}",
+            next_step="put text that holds '${' into an environment variable and refer to that",
+        )
+    return _resolved(match[1], match[2], env)
+
+
+def _resolved(prefix: str, reference: str, env: Mapping[str, str]) -> str:
+    resolver = _resolvers.get(prefix)
+    if resolver is None:
+        raise MissingSecret(
+            f"nothing resolves ${{{prefix}:…}}.{did_you_mean(prefix, _resolvers)}",
+            next_step=f'call  ematix_flow.secrets.register_resolver("{prefix}", …)  before the run',
+        )
+    if type(resolver) is EnvResolver and resolver._env is None:
+        resolver = EnvResolver(env)
+    try:
+        value = resolver.resolve(reference)
+    except FlowError:
+        raise
+    except Exception as error:  # a client library's own, of any class
+        what = f"${{{prefix}:{reference}}} could not be read: {type(error).__name__}: {error}"
+        raise ConfigError(what, next_step=f"check the client given to the resolver of {prefix!r}") from error
+    if not isinstance(value, str):
+        raise ConfigError(f"the resolver of {prefix!r} gave {type(value).__name__}, not text")
+    return value
+
+
+def _unset(name: str) -> MissingSecret:
+    return MissingSecret(
+        f"the environment variable {name} is not set",
+        next_step=f"export {name}=…   or give a default with  ${{{name}:-…}}",
+    )

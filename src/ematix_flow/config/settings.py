@@ -1,0 +1,17 @@
+"""The project's settings: the tables of ``.ematix-flow.toml`` that are not connections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ematix_flow.config.resolution import PROJECT_FILE
+from ematix_flow.config.toml_file import read_toml
+
+
+def project_settings(cwd: Path | None = None) -> Mapping[str, Any]:
+    """``[engine]``, ``[run_log]`` and the like, as written; empty when there is no file."""
+    file = read_toml((cwd or Path.cwd()) / PROJECT_FILE)
+    return MappingProxyType({key: value for key, value in file.tables.items() if key != "connections"})

@@ -1,0 +1,80 @@
+"""Reading one of our TOML files, with the line of whatever is wrong in it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ematix_flow.errors import ConfigError
+from ematix_flow.spec.location import SourceLocation
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_HEADER = re.compile(r"\s*\[{1,2}(?P<keys>[^\[\]]+)\]{1,2}\s*(?:#.*)?$")
+_ENTRY = re.compile(r"""\s*(?P<keys>(?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
+_KEY = re.compile(r"""[\w-]+|"[^"]*"|'[^']*'""")
+_LINE = re.compile(r"\(?at line (\d+)")
+
+
+@dataclass(frozen=True)
+class TomlFile:
+    """The tables of a file; empty when it does not exist."""
+
+    path: Path
+    exists: bool = False
+    tables: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+
+    def where(self, *keys: str) -> SourceLocation:
+        """The line that declares this key, or the nearest table around it that has one."""
+        declared = dict(_declarations(self.text))
+        for end in range(len(keys), 0, -1):
+            prefix = keys[:end]
+            lines = [line for path, line in declared.items() if path[:end] == prefix]
+            if lines:
+                return SourceLocation(str(self.path), min(lines))
+        return SourceLocation(str(self.path), 1)
+
+
+def read_toml(path: Path) -> TomlFile:
+    """The file; a missing one is empty. Raises ConfigError with the line of a syntax error."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return TomlFile(path, True, tomllib.loads(text), text)
+    except (FileNotFoundError, NotADirectoryError):
+        return TomlFile(path)
+    except tomllib.TOMLDecodeError as error:
+        found = _LINE.search(str(error))
+        line = int(found[1]) if found else 1
+        what = _LINE.split(str(error))[0].strip().rstrip("(").strip()
+        raise ConfigError(
+            f"{path.name} is not valid TOML: {what}", where=SourceLocation(str(path), line)
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path.name} is not UTF-8 text", where=SourceLocation(str(path), 1)) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _declarations(text: str) -> list[tuple[tuple[str, ...], int]]:
+    """Each table header and key with its line, last first so that the first wins in a dict."""
+    table: tuple[str, ...] = ()
+    found: list[tuple[tuple[str, ...], int]] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        header, entry = _HEADER.match(line), _ENTRY.match(line)
+        if header:
+            table = _keys(header["keys"])
+            found.append((table, number))
+        elif entry:
+            found.append((table + _keys(entry["keys"]), number))
+    return found[::-1]
+
+
+def _keys(dotted: str) -> tuple[str, ...]:
+    return tuple(key.strip("\"'") for key in _KEY.findall(dotted))

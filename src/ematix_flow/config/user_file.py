@@ -1,0 +1,126 @@
+"""Writing ``~/.ematix-flow/connections.toml``: one connection changes, the rest stays as it was written."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ematix_flow.config.resolution import USER_FILE, connection_tables, home_folder, with_peeked_kind
+from ematix_flow.config.toml_file import read_toml
+from ematix_flow.errors import ConfigError, DeclarationError, UsageError
+from ematix_flow.spec.connections import Connection, connection_from_mapping, has_reference
+
+_NAME = re.compile(r"[A-Za-z_][\w-]*")
+
+
+def set_connection(
+    name: str,
+    definition: str | Mapping[str, Any],
+    *,
+    env: Mapping[str, str] | None = None,
+    home: Path | None = None,
+) -> Path:
+    """Define or change a connection in the user's file; returns its path.
+
+    A text is its URL. Fields that are not given stay, unless the kind changes. Nothing is written
+    when the result would not be a valid connection. The file is replaced in one step, mode 0600.
+    """
+    import tomlkit
+
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is no connection name: write letters, digits, '_' and '-', a letter first"
+        )
+    variables = os.environ if env is None else env
+    path = home_folder(variables, home) / USER_FILE
+    file = read_toml(path)
+    given = {"url": definition} if isinstance(definition, str) else dict(definition)
+    before = connection_tables(file).get(name)
+    kept = _kept(name, before, given)
+    connection = _checked(name, {**kept, **given}, variables)
+
+    document = tomlkit.parse(file.text)
+    if "connections" not in document:
+        document["connections"] = tomlkit.table(is_super_table=True)
+    tables: Any = document["connections"]
+    if not isinstance(before, Mapping):
+        tables[name] = tomlkit.table()
+    table = tables[name]
+    for key in [key for key in table if key not in kept and key not in given]:
+        del table[key]
+    for key, value in given.items():
+        table[key] = _typed(connection, key, value)
+    _replace(path, tomlkit.dumps(document))
+    return path
+
+
+def parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
+    """``["url=postgres://…", "group_id=x"]`` as a mapping; only the first ``=`` of each counts."""
+    found: dict[str, str] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key.strip():
+            # the text may be a URL with a password: it is not repeated
+            raise UsageError("a setting is written  field=value", next_step="as in  url=postgres://…")
+        found[key.strip()] = value
+    return found
+
+
+def parse_definition(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """``NAME=DSN`` or ``NAME field=value …`` as the name and its fields."""
+    form = "flow connections set NAME url=…   or   flow connections set NAME=DSN"
+    if not arguments:
+        raise UsageError("no connection is given", next_step=form)
+    name, equals, dsn = arguments[0].partition("=")
+    fields = parse_assignments(arguments[1:])
+    if equals:
+        fields = {"url": dsn, **fields}
+    if not _NAME.fullmatch(name) or not fields:
+        raise UsageError("a connection needs a name and at least one field", next_step=form)
+    return name, fields
+
+
+def _kept(name: str, before: object, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the present definition that stay."""
+    if not isinstance(before, Mapping):
+        return {}
+    replaced = {"url", "dsn"} if {"url", "dsn"} & given.keys() else set()
+    kept = {k: v for k, v in before.items() if k not in replaced}
+    try:
+        old = connection_from_mapping(name, before).kind
+        new = connection_from_mapping(name, given).kind
+    except DeclarationError:
+        return kept  # an addition to what is there; judged with it
+    return kept if old == new else {}
+
+
+def _checked(name: str, table: Mapping[str, Any], env: Mapping[str, str]) -> Connection:
+    try:
+        return connection_from_mapping(name, with_peeked_kind(name, table, env, missing_ok=True))
+    except DeclarationError as error:
+        raise ConfigError(error.what, state="nothing was written", next_step=error.next_step) from None
+
+
+def _typed(connection: Connection, key: str, value: Any) -> Any:
+    """``"5439"`` from a command line is written as the number that the field holds."""
+    typed = getattr(connection, key, value)
+    return typed if isinstance(typed, (bool, int)) and not has_reference(value) else value
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target = path.resolve()  # a link stays a link
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # made with 0600
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,66 @@
+"""Connections: every typed class, their registry, and how a name is resolved."""
+
+from __future__ import annotations
+
+from ematix_flow.api.connection import (
+    clear_registry,
+    connection,
+    get_connection,
+    register_connection,
+    registered_connections,
+)
+from ematix_flow.graph.connections import resolve, resolve_with_origin
+from ematix_flow.spec.connections import (
+    BigQueryConnection,
+    Connection,
+    DeltaLocalConnection,
+    DeltaS3Connection,
+    DuckDBConnection,
+    GlueSchemaRegistryConnection,
+    IcebergConnection,
+    KafkaConnection,
+    KinesisConnection,
+    MySQLConnection,
+    ObjectStoreLocalConnection,
+    ObjectStoreS3Connection,
+    PostgresConnection,
+    PubSubConnection,
+    RabbitMQConnection,
+    RedshiftConnection,
+    SchemaRegistryConnection,
+    SnowflakeConnection,
+    SQLiteConnection,
+    format_from_path,
+    redact,
+)
+
+__all__ = [
+    "BigQueryConnection",
+    "Connection",
+    "DeltaLocalConnection",
+    "DeltaS3Connection",
+    "DuckDBConnection",
+    "GlueSchemaRegistryConnection",
+    "IcebergConnection",
+    "KafkaConnection",
+    "KinesisConnection",
+    "MySQLConnection",
+    "ObjectStoreLocalConnection",
+    "ObjectStoreS3Connection",
+    "PostgresConnection",
+    "PubSubConnection",
+    "RabbitMQConnection",
+    "RedshiftConnection",
+    "SQLiteConnection",
+    "SchemaRegistryConnection",
+    "SnowflakeConnection",
+    "clear_registry",
+    "connection",
+    "format_from_path",
+    "get_connection",
+    "redact",
+    "register_connection",
+    "registered_connections",
+    "resolve",
+    "resolve_with_origin",
+]

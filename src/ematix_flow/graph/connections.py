@@ -1,0 +1,39 @@
+"""Connections by name or instance, as the current registry and the chain of places define them."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from ematix_flow import config
+from ematix_flow.config.interpolate import expand_connection, remember_secrets
+from ematix_flow.config.resolution import ResolvedConnection, resolve_connection
+from ematix_flow.graph.registry import current_registry
+from ematix_flow.spec.connections import Connection
+from ematix_flow.spec.location import SourceLocation
+
+C = TypeVar("C", bound=Connection)
+
+config.know_registered(lambda: current_registry().connections)
+
+
+def declare(connection: C, where: SourceLocation | None) -> C:
+    """Register a connection in the current registry and mask its secrets from now on."""
+    current_registry().add_connection(connection, where)
+    remember_secrets(connection)
+    return connection
+
+
+def resolve_with_origin(value: str | Connection) -> ResolvedConnection:
+    """The connection in force for a name or an instance, where it stands and what it hides."""
+    return resolve_connection(value, registered=current_registry().connections)
+
+
+def resolve(value: str | Connection) -> Connection:
+    """The connection in force, its references unexpanded."""
+    return resolve_with_origin(value).connection
+
+
+def resolve_for_use(value: str | Connection) -> Connection:
+    """The connection in force, ready for a driver: references replaced, secrets remembered."""
+    resolved = resolve_with_origin(value)
+    return expand_connection(resolved.connection, where=resolved.origin.where)

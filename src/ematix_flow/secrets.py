@@ -1,0 +1,29 @@
+"""Secret references: ``${VAR}`` and ``${prefix:reference}``, and the stores that answer them."""
+
+from __future__ import annotations
+
+from ematix_flow.config.interpolate import (
+    EnvResolver,
+    SecretResolver,
+    expand,
+    register_resolver,
+    unregister_resolver,
+)
+from ematix_flow.config.resolvers import (
+    AWSSecretsManagerResolver,
+    GCPSecretManagerResolver,
+    VaultResolver,
+)
+from ematix_flow.errors import MissingSecret as MissingSecretError
+
+__all__ = [
+    "AWSSecretsManagerResolver",
+    "EnvResolver",
+    "GCPSecretManagerResolver",
+    "MissingSecretError",
+    "SecretResolver",
+    "VaultResolver",
+    "expand",
+    "register_resolver",
+    "unregister_resolver",
+]
