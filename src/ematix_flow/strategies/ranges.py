@@ -12,12 +12,10 @@ def range_condition(source_range: SourceRange, dialect: Dialect, table: str | No
     """``low <= column <= high``. Nulls are kept, so that they are refused loudly and not left behind."""
     mark = column(source_range.column, table)
     parts: list[exp.Expr] = []
-    if source_range.low is not None:
-        low = dialect.literal(source_range.low.value, source_range.low.type)
-        parts.append(exp.GTE(this=mark.copy(), expression=low))
-    if source_range.high is not None:
-        high = dialect.literal(source_range.high.value, source_range.high.type)
-        parts.append(exp.LTE(this=mark.copy(), expression=high))
+    for bound, compare in ((source_range.low, exp.GTE), (source_range.high, exp.LTE)):
+        if bound is not None:
+            value = dialect.literal(bound.value, bound.type)
+            parts.append(compare(this=dialect.ranged(mark.copy(), bound.type), expression=value))
     if not parts:
         return None
     return exp.or_(exp.and_(*parts), exp.Is(this=mark, expression=exp.Null()))

@@ -32,6 +32,10 @@ class Dialect(Protocol):
         """The column in a form that can be grouped and compared (JSON as text, for one)."""
         ...
 
+    def ranged(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        """A source's own column in the form that `literal` is compared with: loose text made canonical."""
+        return column
+
 
 @dataclass(frozen=True)
 class Step:
