@@ -28,7 +28,7 @@ from ematix_flow.backends.base import (
     TablePlan,
     Target,
 )
-from ematix_flow.errors import PlanError, RowRejected, SchemaMismatch
+from ematix_flow.errors import PlanError, RowRejected, SchemaMismatch, TargetFailed
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
@@ -88,6 +88,11 @@ class SqlDialect(Dialect, ABC):
     def to_python(self, value: Any, data_type: DataType) -> Any:
         """A value as the driver returned it, as the canonical Python value (aware UTC datetimes …)."""
 
+    def holds(self, declared: DataType, live: DataType, native: str | None) -> bool:
+        """Whether a live column of this type takes every value of the declared one, unchanged."""
+        stored = self.canonical_type(self.native_type(declared))
+        return stored == (live if native is None else self.canonical_type(native))
+
     def column_constraint(self, column: ColumnSpec) -> str:
         """An extra CHECK for a limit that the database would not enforce by itself."""
         return ""
@@ -130,12 +135,20 @@ class RelationalTarget(Target):
     def session(self) -> AbstractContextManager[SqlSession]:
         """Context manager of a `SqlSession`; closes it at the end."""
 
+    def reading(self) -> AbstractContextManager[SqlSession]:
+        """A session for questions: it changes nothing, and creates no database that is not there yet."""
+        return self.session()
+
     @abstractmethod
     def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None: ...
 
     @abstractmethod
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
         """SELECT of the declared columns, cast to their types, from the parts. Outside a transaction."""
+
+    def computed_select(self, session: SqlSession, sql: str, table: TableSpec) -> exp.Expr:
+        """SELECT of the declared columns from SQL that the database computes itself."""
+        return exp.select("*").from_(_aliased(verbatim(sql)))
 
     @abstractmethod
     def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
@@ -144,13 +157,13 @@ class RelationalTarget(Target):
     # -------------------------------------------------------------- tables
 
     def inspect(self, table: TableSpec) -> LiveTable | None:
-        with self.session() as session:
+        with self.reading() as session:
             return self.live_columns(session, table)
 
     def plan_table(self, table: TableSpec, live: LiveTable | None) -> TablePlan:
         wanted = table.with_load_columns()
         if live is None:
-            with self.session() as session:
+            with self.reading() as session:
                 changes = self.schema_changes(session, table)
             changes.append(TableChange("create_table", table.label, self.create_table_sql(wanted)))
             return TablePlan(tuple(changes))
@@ -204,9 +217,9 @@ class RelationalTarget(Target):
                         f"column {item.name!r} ({item.type}, not null) is declared but not in the table"
                     )
                 continue
-            stored = self.dialect.canonical_type(self.dialect.native_type(item.type))
-            if stored != there.type:
-                native = live.native.get(item.name, str(there.type))
+            native = live.native.get(item.name)
+            if not self.dialect.holds(item.type, there.type, native):
+                native = native or str(there.type)
                 differences.append(f"column {item.name!r} is {native} in the table, declared as {item.type}")
             if there.nullable != item.nullable:
                 is_now, declared = ("nullable", "not null") if there.nullable else ("not null", "nullable")
@@ -230,7 +243,7 @@ class RelationalTarget(Target):
         return self.live_columns(session, control) is not None
 
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
-        with self.session() as session:
+        with self.reading() as session:
             if not self._control_exists(session, WATERMARKS):
                 return None
             rows = session.fetch(
@@ -247,7 +260,7 @@ class RelationalTarget(Target):
         names = list(LEDGER.column_names)
         filters = ["pipeline", "target"] + (["run_id"] if run_id else [])
         params = {"pipeline": pipeline, "target": target} | ({"run_id": run_id} if run_id else {})
-        with self.session() as session:
+        with self.reading() as session:
             if not self._control_exists(session, LEDGER):
                 return []
             sql = self._control_select(LEDGER, names, filters, order="committed_at", limit=limit)
@@ -287,28 +300,34 @@ class RelationalTarget(Target):
 
     # -------------------------------------------------------------- the one transaction
 
+    def apply_session(self, load: Load) -> AbstractContextManager[SqlSession]:
+        """The session of the load's transaction: a database may use the one that holds its lock."""
+        return self.session()
+
     def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:
-        with self.session() as session:
+        staged = None if isinstance(rows, SameDatabaseRows) else sum(part.rows for part in rows.parts)
+        with self.apply_session(load) as session:
             if isinstance(rows, SameDatabaseRows):
-                select: exp.Expr = exp.select("*").from_(_aliased(verbatim(rows.sql)))
+                select = self.computed_select(session, rows.sql, load.table)
             else:
                 select = self.staged_select(session, rows, load.table)
             if load.dry_run:
-                return self._rehearse(session, load, select)
+                return self._rehearse(session, load, select, staged)
             with transaction(session):
                 faults.point("apply.began")
-                applied = self._apply_within(session, load, select)
+                applied = self._apply_within(session, load, select, staged)
                 if applied.duplicate or (load.range is not None and not applied.rows_inserted):
                     return applied  # nothing new: nothing is written, not even a ledger row
                 faults.point("apply.before_commit")
         faults.point("apply.after_commit")
         return applied
 
-    def _rehearse(self, session: SqlSession, load: Load, select: exp.Expr) -> Applied:
+    def _rehearse(self, session: SqlSession, load: Load, select: exp.Expr, staged: int | None) -> Applied:
         """The strategy's statements in a transaction that is always rolled back."""
         session.begin()
         try:
             rows_in, high = self._measure(session, load, select)
+            _require_staged(load, rows_in, staged)
             if self.live_columns(session, load.table) is None:
                 return Applied(rows_in=rows_in, rows_inserted=rows_in, watermark=high)
             if load.mode == "truncate":
@@ -325,8 +344,11 @@ class RelationalTarget(Target):
         incoming = Incoming(select, str(load.run_id), load.loaded_at, low)
         return _STRATEGIES[load.mode](self.dialect, load.table, incoming)
 
-    def _apply_within(self, session: SqlSession, load: Load, select: exp.Expr) -> Applied:
+    def _apply_within(
+        self, session: SqlSession, load: Load, select: exp.Expr, staged: int | None
+    ) -> Applied:
         rows_in, high = self._measure(session, load, select)
+        _require_staged(load, rows_in, staged)
         low = load.range.low if load.range else None
         batch_key = load.batch_key or _range_key(low, high)
         if self._ledger_holds(session, load, batch_key):
@@ -391,7 +413,9 @@ class RelationalTarget(Target):
             counted = session.fetch(self.dialect.render(exp.select(exp.Count(this=exp.Star())).from_(rows)))
             return int(counted[0][0]), None
         mark = column(load.range.column, "m")
-        query = exp.select(exp.Count(this=exp.Star()), exp.Count(this=mark), exp.Max(this=mark)).from_(rows)
+        data_type = load.table.column(load.range.column).type
+        latest = exp.Max(this=self.dialect.comparable(mark.copy(), data_type))
+        query = exp.select(exp.Count(this=exp.Star()), exp.Count(this=mark), latest).from_(rows)
         total, marked, highest = session.fetch(self.dialect.render(query))[0]
         if marked != total:
             raise RowRejected(
@@ -401,7 +425,6 @@ class RelationalTarget(Target):
             )
         if highest is None:
             return 0, None
-        data_type = load.table.column(load.range.column).type
         return int(total), Watermark(load.range.column, data_type, self.dialect.to_python(highest, data_type))
 
     def _ledger_holds(self, session: SqlSession, load: Load, batch_key: str) -> bool:
@@ -420,6 +443,16 @@ class RelationalTarget(Target):
     def run_sql(self, sql: str) -> int:
         with self.session() as session, transaction(session):
             return session.execute(sql)
+
+
+def _require_staged(load: Load, rows: int, staged: int | None) -> None:
+    """A database that crashed and came back may have emptied its staging: never load less than was read."""
+    if staged is not None and rows != staged:
+        raise TargetFailed(
+            f"staging of {load.table.label} holds {rows:,} rows, and {staged:,} were written to it",
+            state=f"{load.table.label} is unchanged",
+            next_step="run it again; look into the server's log for a restart",
+        )
 
 
 def _aliased(subquery: exp.Subquery) -> exp.Subquery:
