@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ematix_flow.config.interpolate import expand_connection
@@ -45,7 +45,6 @@ def shows(text: str) -> bool:
     return "zq9" in text or "9qz" in text
 
 
-@settings(deadline=None)
 @given(SECRETS)
 def test_a_password_in_a_url_is_never_shown(secret: str) -> None:
     for mapping in (
@@ -59,7 +58,6 @@ def test_a_password_in_a_url_is_never_shown(secret: str) -> None:
         assert not [text for text in outputs(connection_from_mapping("x", mapping)) if shows(text)]
 
 
-@settings(deadline=None)
 @given(SECRETS)
 def test_a_secret_field_is_never_shown(secret: str) -> None:
     for kind, rest, name in (
@@ -77,7 +75,6 @@ def test_a_secret_field_is_never_shown(secret: str) -> None:
         assert not [text for text in outputs(connection) if shows(text)]
 
 
-@settings(deadline=None)
 @given(SECRETS)
 def test_an_expanded_secret_is_not_shown_even_when_it_looks_like_a_reference(secret: str) -> None:
     connection = PostgresConnection(name="x", url="postgres://u:${PW}@h/d", password="${PW}")
@@ -87,7 +84,6 @@ def test_an_expanded_secret_is_not_shown_even_when_it_looks_like_a_reference(sec
         assert not shows(repr(dsn_parts(expanded)))
 
 
-@settings(deadline=None)
 @given(
     SECRETS,
     st.sampled_from(["{}", "u:{}@h", "x://{}", "postgres://u:{}", "s3://k:{}@", "kafka://u:{}@h?nope=1"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.conninfo import conninfo_to_dict
 
@@ -115,7 +115,6 @@ def test_a_password_of_special_characters_is_read_whole() -> None:
     assert (parts.user, parts.password, parts.host, parts.database) == ("u", "p@ss/w:rd", "host", "db")
 
 
-@settings(deadline=None)
 @given(PASSWORDS)
 def test_any_raw_password_is_read_back_from_a_url(password: str) -> None:
     parts = dsn_parts(
@@ -193,7 +192,6 @@ def test_a_server_elsewhere_is_verified_unless_told_otherwise(url: str, sslmode:
     assert libpq_parameters(PostgresConnection(name="x", url=url)).get("sslmode") == sslmode
 
 
-@settings(deadline=None)
 @given(PASSWORDS.filter(lambda p: "\x00" not in p))
 def test_libpq_reads_our_uri_as_we_meant_it(password: str) -> None:
     connection = PostgresConnection(name="x", url=f"postgres://u:{password}@a:1,b:2/my db?sslmode=disable")
