@@ -5,6 +5,7 @@ The graph's registry is above this layer: it tells what the process has declared
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ematix_flow.config.listing import ListedConnection
     from ematix_flow.config.resolution import Registered
+    from ematix_flow.plan.handles import LiveConnection
 
-__all__ = ["list_connections", "project_settings", "resolve_dsn", "set_connection"]
+__all__ = ["check_connection", "connect", "list_connections", "project_settings", "resolve_dsn", "set_connection"]
 
 _registered: Callable[[], Mapping[str, Registered]] = dict
 
@@ -47,6 +49,24 @@ def set_connection(name: str, dsn: str | Mapping[str, Any]) -> Path:
     from ematix_flow.config import user_file
 
     return user_file.set_connection(name, dsn)
+
+
+def connect(name: str = "default", *, url: str | None = None) -> LiveConnection:
+    """Open a connection by name, or the one that ``url`` says, past the whole chain."""
+    opened: LiveConnection = _above("connect")(name, url=url)
+    return opened
+
+
+def check_connection(name: str) -> tuple[bool, str]:
+    """Whether it can be reached, and what was found there or why not."""
+    found: tuple[bool, str] = _above("check_connection")(name)
+    return found
+
+
+def _above(function: str) -> Callable[..., Any]:
+    """A function of the api: documented under this name, but it opens backends, which stand above."""
+    found: Callable[..., Any] = getattr(importlib.import_module("ematix_flow.api.connect"), function)
+    return found
 
 
 def project_settings(cwd: Path | None = None) -> Mapping[str, Any]:

@@ -1,0 +1,271 @@
+"""Any source into any target, on every path, through ``.sync()``: the rows are the same at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ematix_flow import (
+    Connection,
+    DuckDBConnection,
+    ObjectStoreLocalConnection,
+    Pipeline,
+    PostgresConnection,
+    SQLiteConnection,
+    ematix,
+    register_connection,
+)
+from ematix_flow.backends.base import Backend
+from ematix_flow.backends.registry import open_backend
+from ematix_flow.errors import RowRejected, SchemaMismatch, SourceFailed, Unsupported
+from ematix_flow.normalize import lower, trim
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.testing.loads import load_rows, new_load
+from ematix_flow.testing.samples import every_type, every_value
+from ematix_flow.transforms import deduplicate_by, filter_where
+from tests.reading import read_table
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+KINDS = ("sqlite", "duckdb", "postgres", "parquet")
+Opened = Callable[[str, str], Backend]
+
+
+@pytest.fixture
+def opened(tmp_path: Path, request: pytest.FixtureRequest) -> Opened:
+    """Register a connection of a kind under a name, and open its backend."""
+
+    def open_one(name: str, kind: str) -> Backend:
+        connection: Connection
+        if kind == "sqlite":
+            connection = SQLiteConnection(name=name, path=str(tmp_path / f"{name}.db"))
+        elif kind == "duckdb":
+            connection = DuckDBConnection(name=name, path=str(tmp_path / f"{name}.duckdb"))
+        elif kind == "postgres":
+            connection = PostgresConnection(name=name, url=request.getfixturevalue("pg_database"))
+        else:
+            connection = ObjectStoreLocalConnection(name=name, path=str(tmp_path / name), format="parquet")
+        return open_backend(register_connection(connection))
+
+    return open_one
+
+
+def pipeline(table: TableSpec, sql: str, **options: Any) -> Pipeline:
+    options = {"source_connection": "source", "target_connection": "target", "name": "load", **options}
+
+    @ematix.pipeline(target=table, **options)
+    def load(conn: Any) -> str:
+        return sql
+
+    return load
+
+
+def sorted_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: row["id"])
+
+
+@pytest.mark.parametrize("target_kind", KINDS)
+@pytest.mark.parametrize("source_kind", KINDS)
+def test_every_type_moves_between_any_two_systems_unchanged(
+    opened: Opened, source_kind: str, target_kind: str
+) -> None:
+    source, target = opened("source", source_kind), opened("target", target_kind)
+    seed = every_type("seed")
+    sink = source.target()
+    assert sink is not None
+    load_rows(sink, new_load(seed), every_value())
+    name = "contract__seed" if source_kind == "sqlite" else "contract.seed"
+    columns = ", ".join(seed.column_names)
+    landed = every_type("landed")
+    result = pipeline(landed, f"SELECT {columns} FROM {name}").sync()
+    assert result.status == "succeeded"
+    assert result.rows_inserted == 4
+    same = source_kind == target_kind == "postgres"
+    assert result.path == ("same_db" if same else "spark" if source_kind == "parquet" else "copy")
+    expected = sorted_rows(read_table(source, seed))
+    assert sorted_rows(read_table(target, landed)) == expected
+    assert [row["a_numeric"] for row in expected] == [row["a_numeric"] for row in every_value()]
+
+
+@pytest.mark.parametrize("path", ["same_db", "copy", "spark"])
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb", "postgres"])
+def test_a_database_loads_itself_on_every_path(opened: Opened, tmp_path: Path, kind: str, path: str) -> None:
+    opened("source", kind)
+    backend = opened("target", kind)
+    if kind != "postgres":  # two files are two databases: make both names one
+        backend = open_backend(register_connection(_renamed(backend.connection, "source")))
+    sink = backend.target()
+    assert sink is not None
+    seed = every_type("seed")
+    load_rows(sink, new_load(seed), every_value())
+    name = "contract__seed" if kind == "sqlite" else "contract.seed"
+    landed = every_type("landed")
+    result = pipeline(landed, f"SELECT {', '.join(seed.column_names)} FROM {name}", force_path=path).sync()
+    assert (result.path, result.rows_inserted) == (path, 4)
+    assert sorted_rows(read_table(backend, landed)) == sorted_rows(read_table(backend, seed))
+
+
+def _renamed(connection: Connection, name: str) -> Connection:
+    import dataclasses
+
+    return dataclasses.replace(connection, name=name)
+
+
+PEOPLE = TableSpec(
+    "contract",
+    "people",
+    (
+        ColumnSpec("id", DataType("big_int"), primary_key=True),
+        ColumnSpec("email", DataType("string", length=20), nullable=True, normalizers=(trim(), lower())),
+    ),
+)
+RAW = TableSpec(
+    "contract",
+    "raw",
+    (
+        ColumnSpec("id", DataType("big_int")),
+        ColumnSpec("email", DataType("text"), nullable=True),
+        ColumnSpec("seen", DataType("integer")),
+    ),
+)
+
+
+def seeded(backend: Backend, rows: list[dict[str, Any]]) -> None:
+    sink = backend.target()
+    assert sink is not None
+    load_rows(sink, new_load(RAW), rows)
+
+
+def test_normalisers_and_pre_transforms_are_computed_by_spark_between_two_systems(opened: Opened) -> None:
+    seeded(
+        opened("source", "sqlite"),
+        [
+            {"id": 1, "email": " A@X ", "seen": 1},
+            {"id": 1, "email": " B@X ", "seen": 2},
+            {"id": 2, "email": None, "seen": 1},
+            {"id": 3, "email": "C@X", "seen": 9},
+        ],
+    )
+    target = opened("target", "duckdb")
+    result = pipeline(
+        PEOPLE,
+        "SELECT id, email FROM contract__raw ORDER BY seen",
+        transforms_pre=[filter_where("id < 3"), deduplicate_by("id", order_by="email desc")],
+    ).sync()
+    assert result.path == "spark"
+    assert sorted_rows(read_table(target, PEOPLE)) == [{"id": 1, "email": "b@x"}, {"id": 2, "email": None}]
+
+
+def test_an_incremental_append_skips_when_nothing_is_new_and_keeps_late_ties(opened: Opened) -> None:
+    source, target = opened("source", "sqlite"), opened("target", "duckdb")
+    table = TableSpec("contract", "copied", RAW.columns)
+    load = pipeline(
+        table, "SELECT id, email, seen FROM contract__raw", incremental=True, watermark_column="seen"
+    )
+    seeded(source, [{"id": 1, "email": "a", "seen": 1}, {"id": 2, "email": "b", "seen": 2}])
+    assert load.sync().rows_inserted == 2
+    skipped = load.sync()
+    assert (skipped.status, skipped.reason) == ("skipped", "nothing new since the last run")
+    seeded(source, [{"id": 3, "email": "tie", "seen": 2}, {"id": 4, "email": "new", "seen": 3}])
+    again = load.sync()
+    assert (again.rows_inserted, again.targets[0].source_from, again.targets[0].source_to) == (2, "2", "3")
+    assert [row["id"] for row in sorted_rows(read_table(target, table))] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (
+            {"id": 1, "email": "x" * 21, "seen": 1},
+            "column 'email', row 1 .* is longer than the 20 characters",
+        ),
+        ({"id": 1, "email": None, "seen": 2**31 - 1}, "column 'seen', row 1 .* does not fit SmallInt"),
+    ],
+)
+def test_a_value_that_does_not_fit_stops_the_load_and_leaves_the_target(
+    opened: Opened, row: dict[str, Any], words: str
+) -> None:
+    source, target = opened("source", "sqlite"), opened("target", "duckdb")
+    table = TableSpec(
+        "contract",
+        "strict",
+        (
+            ColumnSpec("id", DataType("big_int")),
+            ColumnSpec("email", DataType("string", length=20), nullable=True),
+            ColumnSpec("seen", DataType("small_int")),
+        ),
+    )
+    load = pipeline(table, "SELECT id, email, seen FROM contract__raw")
+    seeded(source, [{"id": 0, "email": "fits", "seen": 1}])
+    load.sync()
+    seeded(source, [row])
+    with pytest.raises(RowRejected, match=words) as raised:
+        load.sync()
+    assert raised.value.where is not None
+    assert [r["id"] for r in read_table(target, table)] == [0]
+
+
+def test_a_null_where_none_may_be_names_the_column(opened: Opened) -> None:
+    source, target = opened("source", "sqlite"), opened("target", "duckdb")
+    seeded(source, [{"id": 1, "email": None, "seen": 1}])
+    table = TableSpec(
+        "contract", "strict", (ColumnSpec("id", DataType("big_int")), ColumnSpec("email", DataType("text")))
+    )
+    with pytest.raises(RowRejected, match=r"'email', row 1 .* is null"):
+        pipeline(table, "SELECT id, email FROM contract__raw").sync()
+    assert read_table(target, table) == []
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("SELECT id, email, seen, 1 AS extra FROM contract__raw", "extra"),
+        ("SELECT id, email FROM contract__raw", "seen"),
+        ("SELECT id, email, seen, seen FROM contract__raw", "twice"),
+    ],
+)
+def test_columns_that_do_not_match_are_named(opened: Opened, sql: str, words: str) -> None:
+    seeded(opened("source", "sqlite"), [])
+    opened("target", "duckdb")
+    with pytest.raises(SchemaMismatch, match=words):
+        pipeline(TableSpec("contract", "copied", RAW.columns), sql).sync()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wrong_sql_is_the_sources_error_in_one_line(opened: Opened, kind: str) -> None:
+    seeded(opened("source", kind), [])
+    opened("target", "sqlite")
+    with pytest.raises(SourceFailed) as raised:
+        pipeline(TableSpec("contract", "copied", RAW.columns), "SELEC id FROM nowhere").sync()
+    assert "SELEC" in str(raised.value)
+    assert "\tat " not in str(raised.value)
+
+
+def test_a_mode_that_the_target_cannot_do_yet_is_refused_with_those_it_can(opened: Opened) -> None:
+    seeded(opened("source", "sqlite"), [])
+    opened("target", "parquet")
+    with pytest.raises(Unsupported, match="append, truncate"):
+        pipeline(PEOPLE, "SELECT id, email FROM contract__raw", mode="merge").sync()
+
+
+def test_one_pipeline_fills_several_targets(opened: Opened, spark: SparkSession) -> None:
+    from ematix_flow import Target
+
+    source, first, second = opened("source", "sqlite"), opened("first", "duckdb"), opened("second", "parquet")
+    seeded(source, [{"id": 1, "email": "a", "seen": 1}])
+    table = TableSpec("contract", "copied", RAW.columns)
+
+    @ematix.pipeline(
+        source_connection="source",
+        targets=[Target(connection="first", table=table), Target(connection="second", table=table)],
+    )
+    def fan_out(conn: Any) -> str:
+        return "SELECT id, email, seen FROM contract__raw"
+
+    assert fan_out.sync().rows_inserted == 2
+    assert read_table(first, table) == read_table(second, table) == [{"id": 1, "email": "a", "seen": 1}]

@@ -1,0 +1,181 @@
+"""Names, dependencies and cycles, as a user's module meets them."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from ematix_flow import Annotated, BigInt, ManagedTable, ematix, pk
+from ematix_flow.errors import DependencyCycle, DuplicateName, ModuleLoadError, UnknownName, UsageError
+from ematix_flow.graph.loading import load_module
+from ematix_flow.graph.order import downstream, find_cycle, topological
+from ematix_flow.graph.registry import Registry, current_registry, use_registry
+
+
+class Events(ManagedTable):
+    __schema__ = "analytics"
+    __tablename__ = "events"
+    event_id: Annotated[BigInt, pk()]
+
+
+def declare(name: str, *depends_on: str) -> None:
+    @ematix.pipeline(target=Events, target_connection="warehouse", name=name, depends_on=depends_on)
+    def load() -> str:
+        return "SELECT 1 AS event_id"
+
+
+def test_a_pipeline_is_found_by_its_name() -> None:
+    declare("a")
+    assert current_registry().pipeline("a").spec.name == "a"
+
+
+def test_two_registries_do_not_mix() -> None:
+    declare("a")
+    with use_registry(Registry()) as other:
+        declare("a")
+        assert list(other.pipelines) == ["a"]
+    assert list(current_registry().pipelines) == ["a"]
+
+
+def test_an_unknown_pipeline_gets_a_suggestion() -> None:
+    declare("ingest_events")
+    with pytest.raises(UnknownName, match="Did you mean 'ingest_events'"):
+        current_registry().pipeline("ingest_event")
+
+
+def test_two_pipelines_of_one_name_are_refused_at_the_second_line() -> None:
+    declare("a")
+    with pytest.raises(DuplicateName, match="declared twice") as raised:
+        ematix.pipeline(target=Events, name="a")(lambda: "SELECT 1")
+    assert raised.value.where is not None
+    assert raised.value.where.file == __file__
+
+
+def test_a_circle_is_refused_when_it_closes() -> None:
+    declare("a", "b")
+    declare("b", "c")
+    with pytest.raises(DependencyCycle, match=r"a → b → c → a|b → c → a → b|c → a → b → c"):
+        declare("c", "a")
+
+
+def test_a_pipeline_cannot_depend_on_itself() -> None:
+    with pytest.raises(DependencyCycle):
+        declare("a", "a")
+
+
+def test_an_undeclared_upstream_is_found_when_the_module_is_complete() -> None:
+    declare("a", "ingest")
+    declare("ingests")
+    with pytest.raises(UnknownName, match="Did you mean 'ingests'"):
+        current_registry().check()
+
+
+def test_the_order_puts_upstreams_first_and_keeps_the_declared_order_otherwise() -> None:
+    declare("report", "orders", "customers")
+    declare("orders")
+    declare("customers")
+    assert current_registry().order() == ["orders", "customers", "report"]
+    assert current_registry().order(["report", "orders"]) == ["orders", "report"]
+
+
+def test_a_transform_reference_must_name_something() -> None:
+    @ematix.pipeline(target=Events, transforms_post=[ematix.transform_ref("update_mart")])
+    def load() -> str:
+        return "SELECT 1"
+
+    with pytest.raises(UnknownName, match="update_mart"):
+        current_registry().check()
+
+
+def test_a_workflow_must_run_declared_pipelines() -> None:
+    declare("orders")
+    ematix.workflow("nightly", jobs=["orders", "customer"], schedule="0 2 * * *")
+    with pytest.raises(UnknownName, match="workflow 'nightly' runs pipeline 'customer'"):
+        current_registry().check()
+
+
+def test_graph_questions_on_plain_edges() -> None:
+    edges = {"a": (), "b": ("a",), "c": ("b",), "d": ("a",)}
+    assert topological(edges) == ["a", "b", "d", "c"]
+    assert downstream(edges, "a") == {"b", "c", "d"}
+    assert downstream(edges, "c") == set()
+    assert find_cycle(edges) is None
+
+
+MODULE = """
+from ematix_flow import Annotated, BigInt, ManagedTable, ematix, pk
+
+class Events(ManagedTable):
+    __schema__ = "analytics"
+    __tablename__ = "events"
+    event_id: Annotated[BigInt, pk()]
+
+@ematix.pipeline(target=Events, target_connection="warehouse"{options})
+def ingest(conn):
+    return "SELECT 1 AS event_id"
+"""
+
+
+def write_module(folder: Path, name: str, text: str) -> None:
+    (folder / f"{name}.py").write_text(textwrap.dedent(text))
+
+
+def test_a_module_is_loaded_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_module(tmp_path, "loadable_pipelines", MODULE.format(options=""))
+    monkeypatch.chdir(tmp_path)
+    assert list(load_module("loadable_pipelines").pipelines) == ["ingest"]
+
+
+def test_a_module_is_loaded_by_its_path(tmp_path: Path) -> None:
+    write_module(tmp_path, "by_path_pipelines", MODULE.format(options=""))
+    assert list(load_module(str(tmp_path / "by_path_pipelines.py")).pipelines) == ["ingest"]
+
+
+def test_a_wrong_option_points_at_the_line_of_the_decorator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_module(tmp_path, "wrong_option", MODULE.format(options=', mode="apend"'))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="Did you mean 'append'") as raised:
+        load_module("wrong_option")
+    assert str(raised.value.where) == "wrong_option.py:9"  # type: ignore[attr-defined]
+
+
+def test_a_module_that_raises_is_reported_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_module(tmp_path, "raising_module", "x = 1\ny = x / 0\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModuleLoadError, match="ZeroDivisionError") as raised:
+        load_module("raising_module")
+    assert str(raised.value.where) == "raising_module.py:2"
+
+
+def test_a_syntax_error_is_reported_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_module(tmp_path, "broken_syntax", "x = 1\ndef y(:\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModuleLoadError) as raised:
+        load_module("broken_syntax")
+    assert str(raised.value.where) == "broken_syntax.py:2"
+
+
+def test_a_module_that_imports_something_missing_says_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_module(tmp_path, "imports_missing", "import not_there_at_all\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModuleLoadError, match="not_there_at_all"):
+        load_module("imports_missing")
+
+
+def test_an_unknown_module_suggests_a_file_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_module(tmp_path, "my_pipelines", "")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="Did you mean 'my_pipelines'"):
+        load_module("my_pipeline")
