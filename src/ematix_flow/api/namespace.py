@@ -16,7 +16,7 @@ class Ematix:
     connection = staticmethod(connection)
     table = staticmethod(table)
     pipeline = staticmethod(pipeline)
-    job = staticmethod(pipeline)
+    job = pipeline
     target = staticmethod(Target)
     workflow = staticmethod(workflow)
     transform = staticmethod(transform)

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from ematix_flow.config.resolution import Registered
     from ematix_flow.plan.handles import LiveConnection
 
-__all__ = ["check_connection", "connect", "list_connections", "project_settings", "resolve_dsn", "set_connection"]
+__all__ = [
+    "check_connection",
+    "connect",
+    "list_connections",
+    "project_settings",
+    "resolve_dsn",
+    "set_connection",
+]
 
 _registered: Callable[[], Mapping[str, Registered]] = dict
 
