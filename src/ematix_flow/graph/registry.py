@@ -63,9 +63,7 @@ class Registry:
         spec = declared.spec
         before = self.pipelines.get(spec.name)
         self._refuse_duplicate("pipeline", spec.name, before.spec.where if before else None, spec.where)
-        edges = {name: d.spec.depends_on for name, d in self.pipelines.items()}
-        edges[spec.name] = spec.depends_on
-        cycle = find_cycle(edges)
+        cycle = self._cycle_through(spec)
         if cycle:
             raise DependencyCycle(
                 f"pipelines depend on each other in a circle: {' → '.join(cycle)}",
@@ -73,6 +71,13 @@ class Registry:
                 next_step="remove one of these names from depends_on=",
             )
         self.pipelines[spec.name] = declared
+
+    def _cycle_through(self, spec: PipelineSpec) -> list[str] | None:
+        """Only a pipeline that others already wait for can close a circle: the rest is not searched."""
+        others = [d.spec for d in self.pipelines.values()]
+        if spec.name not in spec.depends_on and not any(spec.name in o.depends_on for o in others):
+            return None
+        return find_cycle({**{o.name: o.depends_on for o in others}, spec.name: spec.depends_on})
 
     def add_transform(self, declared: DeclaredTransform) -> None:
         spec = declared.spec
