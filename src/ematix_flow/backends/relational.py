@@ -344,9 +344,7 @@ class RelationalTarget(Target):
         incoming = Incoming(select, str(load.run_id), load.loaded_at, low)
         return _STRATEGIES[load.mode](self.dialect, load.table, incoming)
 
-    def _apply_within(
-        self, session: SqlSession, load: Load, select: exp.Expr, staged: int | None
-    ) -> Applied:
+    def _apply_within(self, session: SqlSession, load: Load, select: exp.Expr, staged: int | None) -> Applied:
         rows_in, high = self._measure(session, load, select)
         _require_staged(load, rows_in, staged)
         low = load.range.low if load.range else None

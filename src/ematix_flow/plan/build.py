@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ematix_flow.backends.base import (
@@ -57,6 +58,7 @@ class _Source:
     identity: str
     reader: BatchSource | SparkSource
     sql: str
+    column_map: Mapping[str, str]
     columns: tuple[SourceColumn, ...]
 
 
@@ -65,13 +67,14 @@ def _build(declared: DeclaredPipeline, world: World, cores: int) -> Plan:
     reference = source_reference(spec)
     backend = world.backend(reference)
     reader = world.source(reference)
-    sql = source_sql(declared, world, reader)
+    asked = source_sql(declared, world, reader)
+    sql = asked.text
     if isinstance(reader, SparkSource):
         columns = columns_of_frame(reader.frame(world.spark(), sql))
     else:
         columns = reader.describe(sql)
     _refuse_repeated(columns, spec)
-    source = _Source(backend.kind, backend.identity(), reader, sql, columns)
+    source = _Source(backend.kind, backend.identity(), reader, sql, asked.column_map, columns)
     targets = tuple(_plan_target(spec, target, source, world, cores) for target in spec.targets)
     post = tuple(RunPostTransform(step, index) for index, step in enumerate(spec.transforms_post))
     return Plan(spec, connection_label(reference), backend.kind, sql, columns, targets, post)
@@ -91,10 +94,17 @@ def _plan_target(
     table = target.table or _inferred_table(target, source.columns)
     require_identifier_length(table.with_load_columns(), capabilities.max_identifier_bytes)
     names = [c.name for c in source.columns]
-    check_columns(table=table, source_columns=names, where=spec.where)
+    check_columns(
+        table=table,
+        source_columns=names,
+        pre=spec.transforms_pre,
+        column_map=source.column_map,
+        dialect=source.reader.dialect,
+        where=spec.where,
+    )
 
     watermark_range = _range(spec, table, target, world)
-    computes = _what_is_computed(spec, table)
+    computes = _what_is_computed(spec, table, source.column_map)
     source_backend = world.backend(source_reference(spec))
     path = choose_path(
         spec,
@@ -144,14 +154,16 @@ def _project(spec: PipelineSpec, table: TableSpec, source: _Source, sql: str, di
         source_columns=[c.name for c in source.columns],
         source_types={c.name: c.type for c in source.columns if c.type is not None},
         pre=spec.transforms_pre,
+        column_map=source.column_map,
         dialect=dialect,
+        where=spec.where,
     )
 
 
-def _what_is_computed(spec: PipelineSpec, table: TableSpec) -> str | None:
-    if not needs_projection(table, spec.transforms_pre):
+def _what_is_computed(spec: PipelineSpec, table: TableSpec, column_map: Mapping[str, str]) -> str | None:
+    if not needs_projection(table, spec.transforms_pre, column_map):
         return None
-    parts = []
+    parts = ["the renaming of " + ", ".join(column_map.values())] if column_map else []
     if any(c.normalizers for c in table.columns):
         parts.append("normalisation of " + ", ".join(c.name for c in table.columns if c.normalizers))
     if spec.transforms_pre:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ematix_flow.backends.base import BatchSource, SparkSource
@@ -20,7 +22,15 @@ def source_reference(spec: PipelineSpec) -> ConnectionRef:
     return spec.source.connection if spec.source.connection is not None else spec.targets[0].connection
 
 
-def source_sql(declared: DeclaredPipeline, world: World, source: BatchSource | SparkSource) -> str:
+@dataclass(frozen=True)
+class SourceSql:
+    """The SQL, and the renaming {declared column: source column} that is still to be done on its result."""
+
+    text: str
+    column_map: Mapping[str, str]
+
+
+def source_sql(declared: DeclaredPipeline, world: World, source: BatchSource | SparkSource) -> SourceSql:
     """What the function returns, or a SELECT of the declared columns from ``source_table``."""
     spec = declared.spec
     given = _call(declared, world)
@@ -29,7 +39,7 @@ def source_sql(declared: DeclaredPipeline, world: World, source: BatchSource | S
             raise PlanError(
                 f"the function of pipeline {spec.name!r} returned an empty string", where=spec.where
             )
-        return given
+        return SourceSql(given, dict(spec.source.column_map))
     if given is not None:
         raise PlanError(
             f"the function of pipeline {spec.name!r} returned {type(given).__name__}, not SQL",
@@ -42,7 +52,8 @@ def source_sql(declared: DeclaredPipeline, world: World, source: BatchSource | S
             where=spec.where,
             next_step='return "SELECT …" from the function, or declare source_table="schema.table"',
         )
-    return source.table_query(spec.source.table, _table_columns(spec, spec.targets[0].table))
+    columns = _table_columns(spec, spec.targets[0].table)
+    return SourceSql(source.table_query(spec.source.table, columns), {})
 
 
 def _table_columns(spec: PipelineSpec, table: TableSpec | None) -> list[tuple[str, str]]:

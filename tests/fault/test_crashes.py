@@ -1,0 +1,240 @@
+"""What is left when a run dies, point by point: the rows before or after, and a next run that is exact."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import psycopg
+import pytest
+
+from ematix_flow import (
+    DuckDBConnection,
+    ObjectStoreLocalConnection,
+    SQLiteConnection,
+    ematix,
+    faults,
+    register_connection,
+)
+from ematix_flow.backends.registry import open_backend
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.state.runlog import open_run_log
+from tests.reading import read_table
+
+pytestmark = pytest.mark.fault
+
+TABLE = TableSpec(
+    "copied",
+    "events",
+    (ColumnSpec("id", DataType("big_int"), primary_key=True), ColumnSpec("at", DataType("integer"))),
+)
+STAGED = ("staging.created", "staging.loaded", "staging.dropped")
+APPLIED = (
+    "apply.began",
+    "apply.rows_written",
+    "apply.ledger_written",
+    "apply.before_commit",
+    "apply.after_commit",
+)
+FILES = ("files.version_written", "files.before_publish", "files.after_publish")
+RECORDED = ("runlog.before_finish",)
+COMMITTED = ("apply.after_commit", "staging.dropped", "files.after_publish", "runlog.before_finish")
+
+
+def test_every_commit_point_has_a_crash_test() -> None:
+    assert set(faults.declared()) == {*STAGED, *APPLIED, *FILES, *RECORDED}
+
+
+def source_with(path: Path, count: int) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS events (id INTEGER PRIMARY KEY, at INTEGER NOT NULL)")
+        connection.executemany(
+            "INSERT OR IGNORE INTO events VALUES (?, ?)", [(i, i // 3) for i in range(count)]
+        )
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "point"),
+    [("duckdb", point) for point in (*STAGED, *APPLIED, *RECORDED)]
+    + [("parquet", point) for point in (*STAGED, *FILES)],
+)
+@pytest.mark.usefixtures("spark")
+def test_a_crash_in_process_loses_and_doubles_nothing(tmp_path: Path, kind: str, point: str) -> None:
+    source_with(tmp_path / "source.db", 10)
+    register_connection(SQLiteConnection(name="source", path=str(tmp_path / "source.db")))
+    target: Any = (
+        DuckDBConnection(name="target", path=str(tmp_path / "target.duckdb"))
+        if kind == "duckdb"
+        else ObjectStoreLocalConnection(name="target", path=str(tmp_path / "lake"), format="parquet")
+    )
+    backend = open_backend(register_connection(target))
+
+    @ematix.pipeline(
+        target=TABLE,
+        source_connection="source",
+        target_connection="target",
+        incremental=True,
+        watermark_column="at",
+    )
+    def load(conn: Any) -> str:
+        return "SELECT id, at FROM events"
+
+    load.sync()
+    source_with(tmp_path / "source.db", 20)
+    with pytest.raises(faults.InjectedCrash), faults.inject(point, "crash"):
+        load.sync()
+    rows = sorted(row["id"] for row in read_table(backend, TABLE))
+    assert rows == list(range(20 if point in COMMITTED else 10))
+    result = load.sync()
+    assert sorted(row["id"] for row in read_table(backend, TABLE)) == list(range(20))
+    settled = [note for note in result.notes if note.startswith("run ")]
+    assert len(settled) == 1
+    assert ("it is committed" in settled[0]) == (point in COMMITTED)
+    left = [path for path in tmp_path.rglob("staging/*")]
+    assert left == []
+
+
+MODULE = """
+from typing import Annotated
+from ematix_flow import BigInt, Integer, ematix, pk
+
+@ematix.connection
+class warehouse:
+    kind = "{kind}"
+    {field} = "{where}"
+
+@ematix.table(schema="copied")
+class Events:
+    id: Annotated[BigInt, pk()]
+    at: Integer
+
+@ematix.pipeline(
+    target=Events, target_connection="warehouse", mode="{mode}", incremental={incremental}, {watermark}
+    max_shrink=1.0, allow_empty=True,
+)
+def load(conn):
+    return "SELECT id, at FROM events"
+"""
+
+RUN = "from killed_pipelines import load; print(load.sync().status)"
+
+
+def run_in_a_process(folder: Path, fault: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
+    if fault:
+        environment["EMATIX_FLOW_FAULT"] = f"{fault}=kill"
+    return subprocess.run(
+        [sys.executable, "-c", RUN],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def write_module(folder: Path, kind: str, field: str, where: str, mode: str) -> None:
+    incremental = mode == "append"
+    text = MODULE.format(
+        kind=kind,
+        field=field,
+        where=where,
+        mode=mode,
+        incremental=incremental,
+        watermark='watermark_column="at",' if incremental else "",
+    )
+    (folder / "killed_pipelines.py").write_text(text)
+
+
+@pytest.mark.parametrize("mode", ["append", "truncate"])
+@pytest.mark.parametrize("point", [*APPLIED, *RECORDED])
+def test_sigkill_on_sqlite_leaves_before_or_after_and_the_next_run_is_exact(
+    tmp_path: Path, point: str, mode: str
+) -> None:
+    database = tmp_path / "one.db"
+    source_with(database, 10)
+    write_module(tmp_path, "sqlite", "path", str(database), mode)
+    assert run_in_a_process(tmp_path).stdout.strip() == "succeeded"
+    source_with(database, 20)
+    killed = run_in_a_process(tmp_path, point)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    with sqlite3.connect(database) as connection:
+        found = [row[0] for row in connection.execute("SELECT id FROM copied__events ORDER BY 1")]
+    connection.close()
+    assert found == list(range(20 if point in COMMITTED else 10))
+    again = run_in_a_process(tmp_path)
+    assert again.returncode == 0, again.stderr
+    with sqlite3.connect(database) as connection:
+        found = [row[0] for row in connection.execute("SELECT id FROM copied__events ORDER BY 1")]
+    connection.close()
+    assert found == list(range(20))
+    with open_run_log(env=os.environ, reading=True) as log:
+        statuses = [record.status for record in log.list()]
+    assert statuses[1] == ("succeeded" if point in COMMITTED else "interrupted")
+
+
+@pytest.mark.parametrize("point", [*APPLIED, *RECORDED])
+def test_sigkill_on_postgres_leaves_before_or_after_and_the_next_run_is_exact(
+    tmp_path: Path, pg_database: str, point: str
+) -> None:
+    write_module(tmp_path, "postgres", "url", pg_database, "append")
+    with psycopg.connect(pg_database, autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE events AS SELECT n AS id, (n / 3)::int AS at FROM generate_series(0, 9) n"
+        )
+        assert run_in_a_process(tmp_path).stdout.strip() == "succeeded"
+        connection.execute("INSERT INTO events SELECT n, (n / 3)::int FROM generate_series(10, 19) n")
+        killed = run_in_a_process(tmp_path, point)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        found = [row[0] for row in connection.execute("SELECT id FROM copied.events ORDER BY 1").fetchall()]
+        assert found == list(range(20 if point in COMMITTED else 10))
+        again = run_in_a_process(tmp_path)
+        assert again.returncode == 0, again.stderr
+        found = [row[0] for row in connection.execute("SELECT id FROM copied.events ORDER BY 1").fetchall()]
+        assert found == list(range(20))
+
+
+def test_the_same_pipeline_started_twice_at_once_runs_once(tmp_path: Path) -> None:
+    database = tmp_path / "one.duckdb"
+    with duckdb.connect(str(database)) as connection:
+        connection.execute(
+            "CREATE TABLE events AS SELECT range AS id, (range // 3)::INTEGER AS at FROM range(10)"
+        )
+    write_module(tmp_path, "duckdb", "path", str(database), "append")
+    holder = (
+        "import sys, killed_pipelines\n"
+        "from ematix_flow import faults\n"
+        "with faults.inject('apply.began', lambda: (print('holding', flush=True), sys.stdin.read())):\n"
+        "    print(killed_pipelines.load.sync().status)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    first = subprocess.Popen(
+        [sys.executable, "-c", holder],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert first.stdout is not None
+    assert first.stdin is not None
+    assert first.stdout.readline().strip() == "holding"
+    second = run_in_a_process(tmp_path)
+    assert second.returncode != 0
+    assert "PipelineLocked" in second.stderr
+    first.stdin.close()
+    assert first.stdout.read().strip() == "succeeded"
+    assert first.wait() == 0
+    first.stdout.close()
+    with duckdb.connect(str(database), read_only=True) as connection:
+        counted = connection.execute("SELECT count(*) FROM copied.events").fetchone()
+    assert counted == (10,)
