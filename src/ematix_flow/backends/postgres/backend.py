@@ -1,0 +1,81 @@
+"""One PostgreSQL database behind a connection."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import psycopg
+
+from ematix_flow.backends.base import Backend
+from ematix_flow.backends.capabilities import Capabilities
+from ematix_flow.backends.postgres.connect import address_of, control
+from ematix_flow.backends.postgres.describe import prepared
+from ematix_flow.backends.postgres.dialect import MAX_IDENTIFIER_BYTES
+from ematix_flow.backends.postgres.failures import source_failure
+from ematix_flow.backends.postgres.source import PostgresSource
+from ematix_flow.backends.postgres.target import PostgresTarget
+from ematix_flow.errors import ConfigError
+from ematix_flow.spec.connections import Connection, PostgresConnection
+
+# what the server itself says of who it is: an address can be spelt in many ways
+_FACTS = """
+SELECT extract(epoch FROM pg_postmaster_start_time())::numeric(20, 6)::text,
+       (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())::text,
+       pg_is_in_recovery()::text, has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')
+"""
+_CLUSTER = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
+
+
+class PostgresBackend(Backend):
+    kind = "postgres"
+    capabilities = Capabilities(
+        source=True,
+        strategies=frozenset({"append", "truncate"}),
+        transactions=True,
+        same_db=True,
+        parallel_read=True,
+        parallel_write=True,
+        max_identifier_bytes=MAX_IDENTIFIER_BYTES,
+    )
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        if not isinstance(connection, PostgresConnection):
+            raise ConfigError(f"connection {connection.name!r} is {connection.kind}, not postgres")
+        self.address = address_of(connection)
+        self._source = PostgresSource(self.address)
+        self._target = PostgresTarget(self.address)
+        self._identity: str | None = None
+
+    def check(self) -> str:
+        with control(self.address) as connection:
+            version = connection.info.parameter_status("server_version") or "of unknown version"
+        return f"PostgreSQL {version.split(' ')[0]} at {self.address.label}"
+
+    def identity(self) -> str:
+        if self._identity is None:
+            with control(self.address) as connection:
+                *facts, may_ask = connection.execute(_FACTS).fetchall()[0]
+                if may_ask:
+                    facts += connection.execute(_CLUSTER).fetchall()[0]
+            self._identity = ":".join([self.kind, *facts])
+        return self._identity
+
+    def source(self) -> PostgresSource:
+        return self._source
+
+    def target(self) -> PostgresTarget:
+        """Always the same: it knows which session holds a pipeline's lock."""
+        return self._target
+
+    def query(self, sql: str, limit: int | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Runs in a transaction that cannot write."""
+        with control(self.address) as connection:
+            connection.execute("BEGIN READ ONLY")
+            columns = prepared(connection, self.connection.name, sql, sql)
+            try:
+                rows = list(islice(connection.cursor().stream(sql.encode()), limit)) if columns else []
+            except psycopg.Error as error:
+                raise source_failure(error, self.connection.name, sql) from error
+        return [name for name, _, _ in columns], rows

@@ -1,0 +1,60 @@
+"""What a SQL text would yield, asked of the server without running it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg.pq import ExecStatus
+
+from ematix_flow.backends.postgres.exports import RESULT_TYPES_SQL, ResultColumn, result_columns
+from ematix_flow.backends.postgres.failures import source_failure
+from ematix_flow.backends.postgres.statement import as_subquery, without_semicolon
+from ematix_flow.errors import SourceFailed
+
+
+def described(connection: psycopg.Connection[Any], name: str, sql: str) -> tuple[ResultColumn, ...]:
+    """The result's columns, from preparing the SQL as it stands and as a subquery.
+
+    ``name`` is the connection's, for errors. Raises SourceFailed for anything but one readable SELECT.
+    """
+    inner = without_semicolon(sql)
+    if not inner.strip() or "\x00" in inner:
+        raise SourceFailed("the source SQL is empty, or holds a NUL character")
+    columns = prepared(connection, name, inner, inner)
+    if not columns:
+        raise SourceFailed("the source SQL yields no columns", next_step="a pipeline reads: write a SELECT")
+    _refuse_repeated([column for column, _, _ in columns])
+    prepared(connection, name, inner, f"SELECT * FROM {as_subquery(inner)}")
+    parameters = {"oids": [oid for _, oid, _ in columns], "typmods": [mod for _, _, mod in columns]}
+    rows = connection.execute(RESULT_TYPES_SQL, parameters).fetchall()
+    return result_columns(columns, {place: found for place, *found in rows})
+
+
+def prepared(
+    connection: psycopg.Connection[Any], name: str, sql: str, statement: str
+) -> list[tuple[str, int, int]]:
+    """Name, type and type modifier of each column of ``statement``, which holds the user's ``sql``."""
+    wire = connection.pgconn
+    try:
+        for answer in (wire.prepare(b"", statement.encode()), wire.describe_prepared(b"")):
+            if answer.status != ExecStatus.COMMAND_OK:
+                raise psycopg.errors.error_from_result(answer)
+    except psycopg.Error as error:
+        raise source_failure(error, name, sql, statement) from error
+    if answer.nparams:
+        raise SourceFailed(
+            f"the source SQL holds {answer.nparams} parameter(s) like $1, which nothing fills",
+            next_step="write the values into the SQL",
+        )
+    fields = range(answer.nfields)
+    return [((answer.fname(i) or b"").decode(), answer.ftype(i), answer.fmod(i)) for i in fields]
+
+
+def _refuse_repeated(names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise SourceFailed(
+                f"the source SQL yields column {name!r} twice",
+                next_step="give one of them another name with AS",
+            )

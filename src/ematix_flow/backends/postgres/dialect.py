@@ -1,0 +1,151 @@
+"""PostgreSQL's SQL: type names both ways, typed constants, values as they are read back."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+import re
+import uuid
+from typing import Any
+
+from sqlglot import exp
+
+from ematix_flow.backends.relational import SqlDialect
+from ematix_flow.spec.types import MAX_PRECISION, DataType
+from ematix_flow.strategies.sql import identifier
+
+MAX_IDENTIFIER_BYTES = 63
+
+_NATIVE = {
+    "small_int": "SMALLINT",
+    "integer": "INTEGER",
+    "big_int": "BIGINT",
+    "float": "REAL",
+    "double": "DOUBLE PRECISION",
+    "boolean": "BOOLEAN",
+    "text": "TEXT",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP",
+    "timestamp_tz": "TIMESTAMPTZ",
+    "json": "JSON",
+    "jsonb": "JSONB",
+    "uuid": "UUID",
+    "bytes": "BYTEA",
+}
+# as format_type() writes them
+_CANONICAL = {
+    "smallint": "small_int",
+    "integer": "integer",
+    "bigint": "big_int",
+    "real": "float",
+    "double precision": "double",
+    "boolean": "boolean",
+    "text": "text",
+    "character varying": "text",
+    "varchar": "text",
+    "date": "date",
+    "timestamp without time zone": "timestamp",
+    "timestamp": "timestamp",
+    "timestamp with time zone": "timestamp_tz",
+    "timestamptz": "timestamp_tz",
+    "json": "json",
+    "jsonb": "jsonb",
+    "uuid": "uuid",
+    "bytea": "bytes",
+}
+_SIZED = re.compile(r"(character varying|varchar|numeric|decimal)\((\d+)(?:,\s*(-?\d+))?\)")
+_TEXTS = ("text", "string")
+
+
+class PostgresDialect(SqlDialect):
+    """How strategies, DDL and control tables speak to PostgreSQL."""
+
+    name = "postgres"
+
+    def table(self, schema: str | None, name: str) -> exp.Table:
+        return exp.Table(this=identifier(name), db=identifier(schema) if schema else None)
+
+    def native_type(self, data_type: DataType) -> str:
+        if data_type.kind == "string":
+            return f"VARCHAR({data_type.length})"
+        if data_type.kind == "numeric":
+            return f"NUMERIC({data_type.precision},{data_type.scale})"
+        return _NATIVE[data_type.kind]
+
+    def canonical_type(self, native: str) -> DataType | None:
+        lowered = native.lower()
+        if lowered in _CANONICAL:
+            return DataType(_CANONICAL[lowered])
+        match = _SIZED.fullmatch(lowered)
+        if match is None:
+            return None
+        if match[1] in ("numeric", "decimal"):
+            precision, scale = int(match[2]), int(match[3] or 0)
+            # a scale below 0 or above the precision rounds or refuses what a canonical type would keep
+            return exact_numeric(precision, scale) if 0 <= scale <= precision else None
+        return DataType("string", length=int(match[2]))
+
+    def literal(self, value: Any, data_type: DataType) -> exp.Expr:
+        kind = data_type.kind
+        if value is None:
+            return exp.cast(exp.Null(), _cast_name(kind), dialect=self.name)
+        typed = exp.cast(exp.Literal.string(_text_of(value, kind)), _cast_name(kind), dialect=self.name)
+        # text is ordered by code point everywhere: a database's own collation would order it otherwise
+        return _by_code_point(typed) if kind in _TEXTS else typed
+
+    def comparable(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        kind = data_type.kind
+        if kind in ("json", "jsonb", "uuid"):
+            return _by_code_point(exp.cast(column, "TEXT", dialect=self.name))
+        return _by_code_point(column) if kind in _TEXTS else column
+
+    def ranged(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        """A uuid or char(n) that is loaded as text is also compared as the text it is read as."""
+        return exp.cast(column, "TEXT", dialect=self.name) if data_type.kind in _TEXTS else column
+
+    def to_python(self, value: Any, data_type: DataType) -> Any:
+        if value is None:
+            return None
+        if data_type.kind == "timestamp_tz":
+            return value.astimezone(dt.timezone.utc)
+        if data_type.kind == "uuid":
+            return str(value)
+        if data_type.kind == "bytes":
+            return bytes(value)
+        return value
+
+
+def exact_numeric(precision: int, scale: int) -> DataType | None:
+    """The canonical type that holds ``numeric(precision, scale)``; scales below 0 and above precision too."""
+    digits = max(precision - scale, 0) + max(scale, 0) if scale <= precision else scale
+    return DataType("numeric", precision=digits, scale=max(scale, 0)) if digits <= MAX_PRECISION else None
+
+
+def _by_code_point(expression: exp.Expr) -> exp.Expr:
+    return exp.Collate(this=expression, expression=identifier("C"))
+
+
+def _cast_name(kind: str) -> str:
+    if kind == "string":
+        return "TEXT"
+    return "NUMERIC" if kind == "numeric" else _NATIVE[kind]
+
+
+def _text_of(value: Any, kind: str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dt.datetime):
+        if value.tzinfo is not None:
+            value = value.astimezone(dt.timezone.utc)
+            value = value if kind == "timestamp_tz" else value.replace(tzinfo=None)
+        return str(value.isoformat())
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    if isinstance(value, (bytes, bytearray)):
+        return "\\x" + bytes(value).hex()
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else str(value).replace("inf", "Infinity")
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    return str(value) if isinstance(value, (int, uuid.UUID)) else value

@@ -1,0 +1,62 @@
+"""One psycopg connection as a `SqlSession`: explicit transactions, and errors in our own words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psycopg
+
+from ematix_flow.backends.postgres.connect import Address, control
+from ematix_flow.backends.postgres.failures import UNCHANGED, commit_failure, target_failure
+from ematix_flow.backends.relational import SqlSession
+from ematix_flow.errors import TargetFailed
+
+
+class PostgresSession(SqlSession):
+    """Outside ``begin`` and ``commit`` each statement is its own transaction."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+
+    def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> int:
+        return max(self._run(sql, params).rowcount, 0)
+
+    def fetch(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        cursor = self._run(sql, params)
+        try:
+            return cursor.fetchall()
+        except psycopg.Error as error:  # a value that Python has no equal of: the year 10000, for one
+            raise target_failure(error) from error
+
+    def begin(self) -> None:
+        """One snapshot for the whole transaction, so that what is counted is what is inserted."""
+        self._run("BEGIN ISOLATION LEVEL REPEATABLE READ", None)
+
+    def commit(self) -> None:
+        try:
+            answer = self.connection.execute("COMMIT").statusmessage
+        except psycopg.Error as error:
+            raise commit_failure(error) from error
+        if answer != "COMMIT":  # a transaction in which something failed is rolled back by its COMMIT
+            raise TargetFailed("PostgreSQL rolled the transaction back at its commit", state=UNCHANGED)
+
+    def rollback(self) -> None:
+        # a connection that broke has been rolled back by the server; the first error is the one to tell
+        with suppress(psycopg.OperationalError):
+            if not self.connection.closed:
+                self.connection.execute("ROLLBACK")
+
+    def _run(self, sql: str, params: Mapping[str, Any] | None) -> psycopg.Cursor[Any]:
+        """Without ``params`` a percent sign is only a percent sign."""
+        try:
+            return self.connection.execute(sql.encode(), params)
+        except psycopg.Error as error:
+            raise target_failure(error) from error
+
+
+@contextmanager
+def open_session(address: Address, **extra: str) -> Iterator[PostgresSession]:
+    with control(address, **extra) as connection:
+        yield PostgresSession(connection)

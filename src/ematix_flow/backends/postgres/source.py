@@ -1,0 +1,193 @@
+"""PostgreSQL as a batch source: describing SQL without running it, and sharing it out among tasks.
+
+A plain SELECT over one ordinary table is cut by physical page (``ctid``) ranges; everything else is
+one share. The driver holds a snapshot open that all shares read under.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import psycopg
+
+from ematix_flow.backends.base import BatchSource, Query, SourceColumn
+from ematix_flow.backends.postgres.connect import Address, control
+from ematix_flow.backends.postgres.describe import described
+from ematix_flow.backends.postgres.dialect import PostgresDialect
+from ematix_flow.backends.postgres.exports import Export, export
+from ematix_flow.backends.postgres.failures import source_failure
+from ematix_flow.backends.postgres.splits import PostgresSplit
+from ematix_flow.backends.postgres.statement import (
+    ALIAS,
+    PlainSelect,
+    as_subquery,
+    plain_select,
+    without_semicolon,
+)
+from ematix_flow.errors import SourceFailed
+from ematix_flow.spec.types import DataType
+from ematix_flow.spec.watermarks import SourceRange
+from ematix_flow.strategies.ranges import range_condition
+
+MIN_PAGES = 512  # 4 MB: less than that is not worth a second task
+_READ_ONLY = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_SNAPSHOT = re.compile(r"[0-9A-F]+-[0-9A-F]+-[0-9]+", re.IGNORECASE)
+_SHAREABLE = {"Tid Range Scan", "ProjectSet"}
+_PAGES = """
+SELECT pg_relation_size(c.oid) / current_setting('block_size')::int
+FROM pg_catalog.pg_class AS c WHERE c.oid = to_regclass(%(name)s) AND c.relkind = 'r'
+"""
+
+
+class PostgresSource(BatchSource):
+    dialect = "postgres"
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._sql = PostgresDialect()
+
+    def table_query(self, table: str, columns: Sequence[tuple[str, str]]) -> str:
+        quote = self._sql.quote
+        name = ".".join(quote(part) for part in split_name(table))
+        picked = ", ".join(
+            quote(source) if alias == source else f"{quote(source)} AS {quote(alias)}"
+            for alias, source in columns
+        )
+        return f"SELECT {picked or '*'} FROM {name}"
+
+    def describe(self, sql: str) -> tuple[SourceColumn, ...]:
+        with self._reading() as connection:
+            columns = described(connection, self.address.name, sql)
+        return tuple(SourceColumn(e.name, e.type, e.native) for e in map(export, columns))
+
+    def explain(self, sql: str) -> str:
+        with self._reading() as connection:
+            described(connection, self.address.name, sql)
+            inner = without_semicolon(sql)
+            return "\n".join(row[0] for row in self._run(connection, inner, f"EXPLAIN {inner}"))
+
+    @contextmanager
+    def split(
+        self, query: Query, wanted: Mapping[str, DataType], parallelism: int
+    ) -> Iterator[Sequence[PostgresSplit]]:
+        with self._reading() as connection:
+            snapshot = _exported_snapshot(connection)
+            columns = described(connection, self.address.name, query.sql)
+            exports = tuple(export(c, wanted.get(c.name)) for c in columns)
+            statements = self._statements(connection, query, exports, parallelism if snapshot else 1)
+            yield [
+                PostgresSplit(
+                    self.address,
+                    statement,
+                    without_semicolon(query.sql),
+                    exports,
+                    snapshot,
+                    connection.info.server_version,
+                    one_process=len(statements) > 1,
+                )
+                for statement in statements
+            ]
+
+    # -------------------------------------------------------------- shares
+
+    def _statements(
+        self, connection: psycopg.Connection[Any], query: Query, exports: tuple[Export, ...], parallelism: int
+    ) -> list[str]:
+        inner = without_semicolon(query.sql)
+        whole = self._statement(inner, exports, query.range)
+        plain = plain_select(inner) if parallelism > 1 else None
+        if plain is None:
+            return [whole]
+        found = connection.execute(_PAGES, {"name": plain.relation}).fetchone()
+        shares = min(parallelism, found[0] // MIN_PAGES) if found else 1
+        if shares < 2:
+            return [whole]
+        bounds = [found[0] * i // shares for i in range(1, shares)] if found else []
+        cut = [self._statement(part, exports, query.range) for part in _page_ranges(plain, bounds)]
+        return cut if _reads_one_range(connection, cut[0]) else [whole]
+
+    def _statement(self, inner: str, exports: tuple[Export, ...], kept: SourceRange | None) -> str:
+        quote = self._sql.quote
+        picked = ", ".join(
+            f"{e.template.format(f'{quote(ALIAS)}.{quote(e.name)}')} AS {quote(e.name)}" for e in exports
+        )
+        statement = f"SELECT {picked} FROM {as_subquery(inner)}"
+        condition = range_condition(kept, self._sql, ALIAS) if kept is not None else None
+        return f"{statement} WHERE {self._sql.render(condition)}" if condition is not None else statement
+
+    # -------------------------------------------------------------- asking the server
+
+    @contextmanager
+    def _reading(self) -> Iterator[psycopg.Connection[Any]]:
+        """A transaction that cannot write, however the SQL is worded."""
+        with control(self.address) as connection:
+            connection.execute(_READ_ONLY)
+            yield connection
+
+    def _run(self, connection: psycopg.Connection[Any], sql: str, statement: str) -> list[tuple[Any, ...]]:
+        """Prepared, so that it can only be one statement."""
+        try:
+            return connection.execute(statement.encode(), prepare=True).fetchall()
+        except psycopg.Error as error:
+            raise source_failure(error, self.address.name, sql, statement) from error
+
+
+def _exported_snapshot(connection: psycopg.Connection[Any]) -> str | None:
+    """The transaction's snapshot for others to read under; None where the server cannot (some standbys)."""
+    try:
+        row = connection.execute("SELECT pg_export_snapshot()").fetchone()
+    except psycopg.errors.Error:
+        connection.execute("ROLLBACK")
+        connection.execute(_READ_ONLY)
+        return None
+    name = str(row[0]) if row else ""
+    return name if _SNAPSHOT.fullmatch(name) else None
+
+
+def _page_ranges(plain: PlainSelect, bounds: list[int]) -> list[str]:
+    """The SELECT once for each range of pages; the last is open, for what lies beyond the known end."""
+    first = plain.restricted(f"ctid < '({bounds[0]},0)'::tid")
+    last = plain.restricted(f"ctid >= '({bounds[-1]},0)'::tid")
+    between = [
+        plain.restricted(f"ctid >= '({low},0)'::tid AND ctid < '({high},0)'::tid")
+        for low, high in pairwise(bounds)
+    ]
+    return [first, *between, last]
+
+
+def _reads_one_range(connection: psycopg.Connection[Any], statement: str) -> bool:
+    """Whether the server would answer by reading pages of one table, row by row, and nothing else.
+
+    Its plan tells what the text does not: aggregates of the user's own, views, children, a better index.
+    """
+    try:
+        with connection.transaction():
+            connection.execute("SET LOCAL max_parallel_workers_per_gather = 0")
+            row = connection.execute(f"EXPLAIN (FORMAT JSON) {statement}".encode(), prepare=True).fetchone()
+    except psycopg.errors.Error:
+        return False
+    plan = row[0] if row else []
+    plan = json.loads(plan) if isinstance(plan, str) else plan
+    nodes = list(_node_types(plan[0]["Plan"])) if plan else []
+    return nodes.count("Tid Range Scan") == 1 and set(nodes) <= _SHAREABLE
+
+
+def _node_types(node: dict[str, Any]) -> Iterator[str]:
+    yield node["Node Type"]
+    for child in node.get("Plans", ()):
+        yield from _node_types(child)
+
+
+def split_name(table: str) -> list[str]:
+    """``schema.table`` as its parts; a part in double quotes may hold dots and quotes (doubled)."""
+    parts = re.findall(r'"(?:[^"]|"")*"|[^."]+', table)
+    if not parts or ".".join(parts) != table or len(parts) > 3:
+        raise SourceFailed(
+            f"source_table {table!r} is not the name of a table", next_step="write it as  schema.table"
+        )
+    return [p[1:-1].replace('""', '"') if p.startswith('"') else p for p in parts]

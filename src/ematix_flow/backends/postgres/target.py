@@ -1,0 +1,173 @@
+"""PostgreSQL as a target: what its sessions, catalog, locks and staging bring to the commit protocol."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, TypeVar
+
+from sqlglot import exp
+
+from ematix_flow.backends.base import (
+    Applied,
+    LiveTable,
+    Load,
+    SameDatabaseRows,
+    StagedRows,
+    Staging,
+    TableChange,
+    TablePlan,
+)
+from ematix_flow.backends.postgres.catalog import live_table
+from ematix_flow.backends.postgres.connect import Address
+from ematix_flow.backends.postgres.dialect import PostgresDialect
+from ematix_flow.backends.postgres.failures import blamed_on_source, is_conflict
+from ematix_flow.backends.postgres.lock import pipeline_lock
+from ematix_flow.backends.postgres.session import PostgresSession, open_session
+from ematix_flow.backends.postgres.staging import (
+    PostgresStaging,
+    create_staging_sql,
+    new_staging,
+    staged_rows,
+    staging_name,
+    staging_prefix,
+)
+from ematix_flow.backends.relational import STAGING_SCHEMA, RelationalTarget, SqlSession
+from ematix_flow.errors import FlowError
+from ematix_flow.spec.tables import TableSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_TRIES = 5
+_SCHEMA_EXISTS = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s"
+_LEFTOVERS = """
+SELECT c.relname FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = %(schema)s AND c.relkind = 'r' AND starts_with(c.relname, %(prefix)s)
+ORDER BY c.relname
+"""
+
+
+class PostgresTarget(RelationalTarget):
+    """While a pipeline's lock is held, its load commits in the session that holds it.
+
+    So a lock that is lost with its connection takes the open transaction along: no second run can have
+    begun behind the back of one that still commits.
+    """
+
+    dialect: PostgresDialect
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.dialect = PostgresDialect()
+        self._locked: dict[tuple[str, str], PostgresSession] = {}
+
+    def session(self) -> AbstractContextManager[PostgresSession]:
+        return open_session(self.address)
+
+    @contextmanager
+    def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
+        with pipeline_lock(self.address, pipeline, target, run_id) as session:
+            self._locked[pipeline, target] = session
+            try:
+                yield
+            finally:
+                del self._locked[pipeline, target]
+
+    # -------------------------------------------------------------- tables
+
+    def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
+        return live_table(session, self.dialect, table)
+
+    def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
+        if table.schema is None or session.fetch(_SCHEMA_EXISTS, {"schema": table.schema}):
+            return []
+        sql = f"CREATE SCHEMA IF NOT EXISTS {self.dialect.quote(table.schema)}"
+        return [TableChange("create_schema", table.schema, sql)]
+
+    def change_table(self, table: TableSpec, plan: TablePlan) -> None:
+        """Two processes that create the same at once: the one that loses the race looks again."""
+
+        def change(attempt: int) -> None:
+            wanted = plan if attempt == 0 else self.plan_table(table, self.inspect(table))
+            super(PostgresTarget, self).change_table(table, wanted)
+
+        _retried(change)
+
+    # -------------------------------------------------------------- staging
+
+    def create_staging(self, load: Load, schema: pa.Schema) -> Staging:
+        staging = new_staging(self.address, load, schema)
+        with self.session() as session:
+            self._create_staging_schema(session)
+            session.execute(create_staging_sql(staging, self.dialect))
+        return staging
+
+    def _create_staging_schema(self, session: SqlSession) -> None:
+        create = f"CREATE SCHEMA IF NOT EXISTS {self.dialect.quote(STAGING_SCHEMA)}"
+        if not session.fetch(_SCHEMA_EXISTS, {"schema": STAGING_SCHEMA}):
+            _retried(lambda _: session.execute(create))
+
+    def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
+        return staged_rows(rows, table, self.dialect)
+
+    def drop_staging(self, staging: Staging) -> None:
+        """Never fails a load that has committed: what cannot be dropped now, the next run drops."""
+        assert isinstance(staging, PostgresStaging)
+        try:
+            with self.session() as session:
+                self._drop(session, staging.table)
+        except FlowError as error:
+            _log.warning("staging table %s stays until the next run: %s", staging.table, error.what)
+
+    def sweep(self, pipeline: str, target: str) -> list[str]:
+        prefix = staging_prefix(pipeline, target)
+        with self.session() as session:
+            found = session.fetch(_LEFTOVERS, {"schema": STAGING_SCHEMA, "prefix": prefix})
+            return [f"{STAGING_SCHEMA}.{name}" for (name,) in found if self._drop(session, name)]
+
+    def _drop(self, session: SqlSession, table: str) -> bool:
+        """False when a task of a dead run still writes to it: waiting for that would stall this one."""
+        session.execute("SELECT set_config('lock_timeout', '3s', false)")
+        try:
+            session.execute(f"DROP TABLE IF EXISTS {staging_name(table, self.dialect)}")
+        except FlowError as error:
+            if not is_conflict(error):
+                raise
+            _log.warning("staging table %s is still written to and stays until the next run", table)
+            return False
+        return True
+
+    # -------------------------------------------------------------- the one transaction
+
+    def apply_session(self, load: Load) -> AbstractContextManager[SqlSession]:
+        held = self._locked.get((load.pipeline, load.target))
+        return nullcontext(held) if held is not None else self.session()
+
+    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:
+        """A transaction that another session got in the way of is rolled back and tried again."""
+        try:
+            return _retried(lambda _: super(PostgresTarget, self).apply(load, rows))
+        except FlowError as error:
+            blamed = blamed_on_source(error) if isinstance(rows, SameDatabaseRows) else None
+            if blamed is None:
+                raise
+            raise blamed from error.__cause__
+
+
+def _retried(action: Callable[[int], T]) -> T:
+    for attempt in range(_TRIES - 1):
+        try:
+            return action(attempt)
+        except FlowError as error:
+            if not is_conflict(error):
+                raise
+        time.sleep(random.uniform(0, 0.05 * (attempt + 1)))
+    return action(_TRIES - 1)
