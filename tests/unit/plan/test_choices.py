@@ -1,0 +1,107 @@
+"""The planner's choices, each with its reason, from capabilities alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ematix_flow.backends.capabilities import Capabilities
+from ematix_flow.errors import GuaranteeRefused, Unsupported
+from ematix_flow.plan.paths import choose_path, derive_guarantee
+from ematix_flow.plan.spark_types import from_spark, to_spark
+from ematix_flow.plan.tuning import Shape, choose, value
+from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
+from ematix_flow.spec.types import DataType
+
+DATABASE = Capabilities(
+    source=True, strategies=frozenset({"append"}), transactions=True, same_db=True, parallel_read=True
+)
+ONE_WRITER = Capabilities(
+    source=True, strategies=frozenset({"append"}), transactions=True, parallel_write=False
+)
+
+
+def spec(**options: Any) -> PipelineSpec:
+    return PipelineSpec("load", "module:load", (TargetSpec("warehouse"),), **options)
+
+
+def path(force_path: str | None = None, **facts: Any) -> str:
+    known: dict[str, Any] = {
+        "same_database": False,
+        "native_source": False,
+        "computes": None,
+        "target": DATABASE,
+    }
+    return choose_path(spec(force_path=force_path), **{**known, **facts}).value
+
+
+def test_one_database_computes_by_itself() -> None:
+    assert path(same_database=True) == "same_db"
+    assert path(same_database=True, computes="normalisation of email") == "same_db"
+
+
+def test_two_systems_copy_unless_something_must_be_computed() -> None:
+    assert path() == "copy"
+    assert path(computes="normalisation of email") == "spark"
+    assert path(native_source=True) == "spark"
+
+
+def test_a_path_can_be_forced_where_it_is_possible() -> None:
+    assert path("copy", same_database=True) == "copy"
+    assert path("spark") == "spark"
+    assert path("cross_db", same_database=True) == "copy"
+    assert path("cross_db", same_database=True, computes="x") == "spark"
+    assert path("cross_db") == "copy"
+
+
+@pytest.mark.parametrize(
+    ("forced", "facts", "words"),
+    [
+        ("same_db", {}, "not the same database"),
+        ("copy", {"native_source": True}, "read by Spark"),
+        ("copy", {"computes": "normalisation of email"}, "computes nothing"),
+    ],
+)
+def test_an_impossible_path_is_refused_with_the_reason(
+    forced: str, facts: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(Unsupported, match=words):
+        path(forced, **facts)
+
+
+def test_a_promise_that_the_target_cannot_keep_is_refused() -> None:
+    without = Capabilities(strategies=frozenset({"append"}))
+    assert derive_guarantee(spec(), DATABASE, "postgres").value == "exactly_once"
+    assert derive_guarantee(spec(guarantee="at_least_once"), without, "kafka").value == "at_least_once"
+    with pytest.raises(GuaranteeRefused, match="no transaction"):
+        derive_guarantee(spec(guarantee="exactly_once"), without, "kafka")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "tasks", "parts"),
+    [(DATABASE, DATABASE, 8, 0), (DATABASE, ONE_WRITER, 1, 1), (ONE_WRITER, DATABASE, 1, 0)],
+)
+def test_tasks_follow_what_both_ends_can_do(
+    source: Capabilities, target: Capabilities, tasks: int, parts: int
+) -> None:
+    chosen = choose(Shape("copy", source, target, 8))
+    assert value(chosen, "read tasks", -1) == tasks
+    assert value(chosen, "staging parts", 0) == parts
+    assert all(choice.reason for choice in chosen)
+    assert choose(Shape("same_db", source, target, 8)) == ()
+
+
+@pytest.mark.parametrize(
+    "kind", ["small_int", "integer", "big_int", "float", "double", "boolean", "date", "bytes"]
+)
+def test_plain_types_keep_their_meaning_in_spark(kind: str) -> None:
+    assert from_spark(to_spark(DataType(kind))) == DataType(kind)
+
+
+def test_times_with_and_without_a_zone_stay_apart_in_spark() -> None:
+    assert to_spark(DataType("timestamp")) == "timestamp_ntz"
+    assert to_spark(DataType("timestamp_tz")) == "timestamp"
+    assert from_spark("decimal(10,2)") == DataType("numeric", precision=10, scale=2)
+    assert from_spark("array<int>") == DataType("json")
+    assert from_spark("interval day to second") is None
