@@ -92,7 +92,7 @@ def test_a_value_that_does_not_fit_is_named(array: pa.Array, data_type: DataType
 
 
 def test_a_null_in_a_column_that_takes_none_is_named() -> None:
-    with pytest.raises(RowRejected, match="column 'c', row 2 .* is null"):
+    with pytest.raises(RowRejected, match=r"column 'c', row 2 .* is null"):
         fit(pa.array(["a", None]), DataType("text"), nullable=False)
 
 
