@@ -39,13 +39,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(mark)
 
 
-def cache_folder() -> Path:
-    """The user's real cache: jars and class-data archives are fetched and made once, not for each test."""
+def real_cache() -> str:
+    """The user's own cache: jars and class-data archives are fetched and made once, not for each test."""
     given = os.environ.get("EMATIX_FLOW_CACHE")
-    return Path(given) if given else Path.home() / ".cache" / "ematix-flow"
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return given or str(Path(root) / "ematix-flow")
 
 
-CACHE = cache_folder()
+CACHE = real_cache()
 
 
 @pytest.fixture(autouse=True)
@@ -55,11 +56,11 @@ def isolated_environment(
     """No trace of the developer's own home, settings or state; the working directory is ``tmp_path``."""
     home = tmp_path_factory.mktemp("home")
     for name in list(os.environ):
-        if name.startswith("EMATIX_FLOW_"):
+        if name.startswith(("EMATIX_FLOW_", "XDG_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("EMATIX_FLOW_STATE", str(home / "state"))
-    monkeypatch.setenv("EMATIX_FLOW_CACHE", str(CACHE))
+    monkeypatch.setenv("EMATIX_FLOW_CACHE", CACHE)
     monkeypatch.chdir(tmp_path)
 
 
@@ -75,9 +76,10 @@ def fresh_registry() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The one Spark session of this test process; it is stopped at the end."""
-    from ematix_flow.engine.session import EngineSettings, spark_session, stop_session
+    from ematix_flow.engine.session import spark_session, stop_session
+    from ematix_flow.engine.settings import EngineSettings
 
-    session = spark_session(EngineSettings.resolve())
+    session = spark_session(EngineSettings.resolve(env={}))
     session.conf.set("spark.sql.shuffle.partitions", "2")
     yield session
     stop_session()
