@@ -1,0 +1,80 @@
+"""The Typer application behind ``flow``: parses the command line and calls the command."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, TextIO
+
+import typer
+
+from ematix_flow._version import __version__
+from ematix_flow.cli.group import LazyGroup
+from ematix_flow.cli.options import without_aliases
+from ematix_flow.cli.terminal import say
+from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.redaction import mask
+
+app = typer.Typer(
+    name="flow",
+    cls=LazyGroup,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"flow {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
+    debug: Annotated[bool, typer.Option("--debug")] = False,  # taken by `main`; here for the completion
+) -> None:
+    pass
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Parse and run. A command returns its exit code, or nothing when all went well."""
+    with _warnings_said():
+        command = typer.main.get_command(app)
+        code = command.main(without_aliases(arguments), prog_name="flow", standalone_mode=False)
+    if code == 130:  # how typer says Ctrl-C
+        raise KeyboardInterrupt
+    return code if isinstance(code, int) else 0
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    say(f"warning: {mask(str(message))}\n  where: {SourceLocation(filename, lineno)}", "yellow")
+
+
+class _Warnings(logging.Handler):
+    """What the package logs as a warning, on stderr in the form of the others."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(f"warning: {mask(record.getMessage())}", "yellow")
+
+
+@contextmanager
+def _warnings_said() -> Iterator[None]:
+    handler, logger = _Warnings(logging.WARNING), logging.getLogger("ematix_flow")
+    logger.addHandler(handler)
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)

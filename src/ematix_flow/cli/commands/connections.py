@@ -1,0 +1,154 @@
+"""``flow connections``: which are known, where they come from, whether they answer."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Annotated, Any
+
+import typer
+
+from ematix_flow.cli.failures import show
+from ematix_flow.cli.group import new_app
+from ematix_flow.cli.options import ModuleOption, OutputOption
+from ematix_flow.cli.output import Column, status_column, write_json, write_table, write_text
+from ematix_flow.cli.project import known_module, load_project
+from ematix_flow.cli.terminal import say
+from ematix_flow.errors import FlowError, UsageError
+
+app = new_app("List, check and define connections.")
+
+CANNOT_CONNECT = 5
+
+
+@app.command("list")
+def list_connections(module: ModuleOption = None, output: OutputOption = "text") -> None:
+    """Show every connection: which definition is in force, and which it hides. Secrets are masked."""
+    from ematix_flow.config import list_connections as listing
+
+    _load(module)
+    found = listing()
+    if output == "json":
+        write_json([listed.to_json() for listed in found])
+        return
+    if not found:
+        say("no connection is known here")
+        say("next:  flow connections set NAME url=postgres://user:${VARIABLE}@host/database")
+        return
+    rows = []
+    for listed in found:
+        hides = ", ".join(str(origin) for origin in listed.shadowed)
+        rows.append((listed.name, listed.kind or "?", listed.problem or listed.target, listed.origin, hides))
+    columns = (
+        Column("name"),
+        Column("kind"),
+        Column("leads to", wraps=True),
+        Column("defined in", wraps=True),
+        Column("hides", wraps=True),
+    )
+    write_table(columns, rows)
+
+
+@app.command()
+def check(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", hidden=True)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every connection that is known.")] = False,
+    module: ModuleOption = None,
+    output: OutputOption = "text",
+) -> int:
+    """Connect for real and say to what. Exit code 5 when one cannot be reached."""
+    from ematix_flow.config import list_connections as listing
+
+    _load(module)
+    if bool(names) == everything:
+        known = ", ".join(listed.name for listed in listing()) or "none is known"
+        raise UsageError("give the names of connections, or --all", next_step=f"connections: {known}")
+    wanted = [listed.name for listed in listing()] if everything else names or []
+    checks = [_check(name) for name in wanted]
+    if output == "json":
+        write_json([result for result, _ in checks])
+    else:
+        columns = (
+            Column("name"),
+            status_column("result"),
+            Column("seconds", right=True),
+            Column("found", wraps=True),
+        )
+        write_table(columns, [tuple(result.values())[:4] for result, _ in checks])
+        for _, error in checks:
+            if error is not None:
+                show(error)
+    errors = [error for _, error in checks if error is not None]
+    if len(checks) == 1 and errors:
+        return errors[0].exit_code
+    return CANNOT_CONNECT if errors else 0
+
+
+@app.command("set")
+def set_connection(
+    definition: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME FIELD=VALUE… | NAME=URL", hidden=True)
+    ] = None,
+    from_env: Annotated[
+        str | None,
+        typer.Option(
+            "--from-env",
+            metavar="VARIABLE",
+            help="Take the URL from this variable each time it is used; the file holds no secret.",
+        ),
+    ] = None,
+    output: OutputOption = "text",
+) -> None:
+    """Define a connection in ~/.ematix-flow/connections.toml, as in
+
+    flow connections set warehouse url='postgres://etl:${PASSWORD}@host/db'
+
+    What you type may stay in your shell's history: prefer ${VARIABLE} to the secret itself.
+    """
+    from ematix_flow.config import set_connection as write
+    from ematix_flow.config.user_file import parse_definition
+
+    arguments = list(definition or ())
+    if from_env is not None:
+        if len(arguments) != 1 or "=" in arguments[0]:
+            raise UsageError("--from-env takes the name alone", next_step=_form(from_env))
+        if not from_env.isidentifier():
+            raise UsageError(f"{from_env!r} is no name of a variable", next_step=_form("WAREHOUSE_URL"))
+        arguments.append(f"url=${{{from_env}}}")
+        if from_env not in os.environ:
+            say(f"warning: {from_env} is not set now; it must be when the connection is used", "yellow")
+    name, fields = parse_definition(arguments)
+    path = write(name, fields)
+    if output == "json":
+        write_json({"name": name, "file": str(path)})
+        return
+    write_text(f"connection {name} is defined in {path}")
+    say(f"next:  flow connections check {name}")
+
+
+def _form(variable: str) -> str:
+    return f"flow connections set NAME --from-env {variable}"
+
+
+def _load(module: str | None) -> None:
+    """What the module registers is known too, when there is a module."""
+    if known_module(module) is not None:
+        load_project(module)
+
+
+def _check(name: str) -> tuple[dict[str, Any], FlowError | None]:
+    from ematix_flow.api.connect import connect
+
+    started = time.monotonic()
+    error: FlowError | None = None
+    try:
+        found = connect(name).ping()
+    except FlowError as problem:
+        error, found = problem, problem.what
+    return {
+        "name": name,
+        "result": "failed" if error else "ok",
+        "seconds": f"{time.monotonic() - started:.2f}",
+        "found": found,
+        "error": error.to_json() if error else None,
+    }, error

@@ -1,0 +1,33 @@
+"""``flow dry-run``: everything but the commit."""
+
+from __future__ import annotations
+
+from ematix_flow.cli.group import new_app
+from ematix_flow.cli.options import AllOption, EngineOption, ModuleOption, NamesArgument, OutputOption
+from ematix_flow.cli.project import chosen_pipelines, load_project
+from ematix_flow.cli.results import exit_code, write_outcomes
+from ematix_flow.cli.terminal import say
+from ematix_flow.cli.watching import choose_view
+
+app = new_app()
+
+
+@app.command("dry-run")
+def dry_run(
+    names: NamesArgument = None,
+    everything: AllOption = False,
+    module: ModuleOption = None,
+    engine: EngineOption = None,
+    output: OutputOption = "text",
+) -> int:
+    """Do everything but commit, and count the rows. No target changes, no run is recorded."""
+    from ematix_flow.cli.dry_runs import dry_run_all
+
+    registry = load_project(module)
+    chosen = chosen_pipelines(registry, names or [], everything=everything)
+    view = choose_view(chosen)
+    with view.shown():
+        outcomes = dry_run_all(registry, chosen, engine, view)
+    write_outcomes(outcomes, registry, as_json=output == "json")
+    say("dry run: nothing was changed")
+    return exit_code(outcomes)

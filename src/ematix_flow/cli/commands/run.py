@@ -1,0 +1,87 @@
+"""``flow run``: pipelines now, upstreams first, every run recorded."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from ematix_flow.cli.group import new_app
+from ematix_flow.cli.options import (
+    AllOption,
+    EngineOption,
+    ModuleOption,
+    NamesArgument,
+    OutputOption,
+    RunLogOption,
+)
+from ematix_flow.cli.project import chosen_pipelines, load_project, run_log_url
+from ematix_flow.cli.results import exit_code, write_outcomes
+from ematix_flow.cli.watching import choose_view
+
+app = new_app()
+
+Path = Literal["same_db", "copy", "spark", "cross_db"]
+
+
+@app.command()
+def run(
+    names: NamesArgument = None,
+    everything: AllOption = False,
+    module: ModuleOption = None,
+    with_upstream: Annotated[
+        bool, typer.Option("--with-upstream", help="Also run what the named pipelines depend on, first.")
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show each plan before it is carried out.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Do everything but commit; the same as flow dry-run.")
+    ] = False,
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="Let an empty source empty a truncate target, this once.")
+    ] = False,
+    max_shrink: Annotated[
+        float | None,
+        typer.Option(
+            "--max-shrink",
+            metavar="SHARE",
+            help="How much of a truncate target's rows may vanish, from 0 to 1, this once.",
+        ),
+    ] = None,
+    force_path: Annotated[
+        Path | None,
+        typer.Option("--force-path", help="Take this path instead of the planner's choice."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and the result.")] = False,
+    run_log: RunLogOption = None,
+    engine: EngineOption = None,
+    output: OutputOption = "text",
+) -> int:
+    """Run pipelines now, upstreams first. A failure stops what depends on it, and nothing else."""
+    from ematix_flow.cli.dry_runs import dry_run_all
+    from ematix_flow.cli.overrides import overridden
+    from ematix_flow.cli.signals import terminate_as_interrupt
+    from ematix_flow.errors import Interrupted
+    from ematix_flow.schedule.context import run_context
+    from ematix_flow.schedule.dag import run_dag
+
+    declared = load_project(module)
+    chosen = chosen_pipelines(declared, names or [], everything=everything, with_upstream=with_upstream)
+    registry = overridden(
+        declared, chosen, allow_empty=allow_empty or None, max_shrink=max_shrink, force_path=force_path
+    )
+    view = choose_view(chosen, quiet=quiet, show_plans=plan)
+    with view.shown(), terminate_as_interrupt():
+        if dry_run:
+            outcomes = dry_run_all(registry, chosen, engine, view)
+        else:
+            try:
+                with run_context(
+                    run_log=run_log_url(run_log), engine=engine, listener=view, trigger="cli"
+                ) as context:
+                    outcomes = run_dag(registry, chosen, context, before=view.started, after=view.finished)
+            except Interrupted:
+                if output == "text" and view.outcomes:
+                    write_outcomes(view.outcomes, registry, as_json=False)
+                raise
+    write_outcomes(outcomes, registry, as_json=output == "json")
+    return exit_code(outcomes)

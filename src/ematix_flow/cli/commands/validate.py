@@ -1,0 +1,40 @@
+"""``flow validate``: source and target check a pipeline."""
+
+from __future__ import annotations
+
+from ematix_flow.cli.failures import show
+from ematix_flow.cli.group import new_app
+from ematix_flow.cli.options import AllOption, EngineOption, ModuleOption, NamesArgument, OutputOption
+from ematix_flow.cli.output import Column, status_column, write_json, write_table
+from ematix_flow.cli.project import chosen_pipelines, load_project
+
+app = new_app()
+
+
+@app.command()
+def validate(
+    names: NamesArgument = None,
+    everything: AllOption = False,
+    module: ModuleOption = None,
+    engine: EngineOption = None,
+    output: OutputOption = "text",
+) -> int:
+    """Let source and target check pipelines, all by default: SQL, columns, types. Changes nothing."""
+    from ematix_flow.schedule.context import spark_starter
+    from ematix_flow.schedule.inspect import validate as check
+
+    registry = load_project(module)
+    chosen = chosen_pipelines(registry, names or [], everything=everything or not names)
+    spark = spark_starter(engine)
+    found = [check(registry.pipeline(name), spark) for name in chosen]
+    errors = [validation.error for validation in found if validation.error is not None]
+    if output == "json":
+        write_json([validation.to_json() for validation in found])
+    else:
+        columns = (Column("pipeline"), status_column("result"), Column("warnings", wraps=True))
+        write_table(columns, [(v.pipeline, "ok" if v.ok else "failed", "; ".join(v.warnings)) for v in found])
+        for error in errors:
+            show(error)
+    if len(found) == 1 and errors:
+        return errors[0].exit_code
+    return 1 if errors else 0

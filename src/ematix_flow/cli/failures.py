@@ -1,0 +1,100 @@
+"""How an error reaches the person: four parts for our own, one line and a saved traceback for the rest."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import TextIO
+
+import typer
+
+from ematix_flow.cli.options import without_aliases
+from ematix_flow.cli.output import write_json
+from ematix_flow.cli.terminal import say, styled, write
+from ematix_flow.errors import FlowError, Interrupted, UsageError
+from ematix_flow.spec.redaction import mask
+
+
+def report(error: BaseException, *, arguments: Sequence[str], debug: bool) -> int:
+    """Show the error where it is looked for, and return the exit code."""
+    if debug and not isinstance(error, (typer.TyperException, UsageError)):
+        say(mask("".join(traceback.format_exception(error))), "dim")
+    if isinstance(error, KeyboardInterrupt):
+        error = Interrupted("interrupted", state="what had not committed was undone")
+    if isinstance(error, typer.Abort):
+        error = Interrupted("stopped")
+    known = error if isinstance(error, FlowError) else _as_flow_error(error)
+    if _wants_json(arguments):
+        write_json({"error": known.to_json()})
+    else:
+        show(known)
+    return known.exit_code
+
+
+def show(error: FlowError) -> None:
+    write(error_lines(error, sys.stderr), sys.stderr)
+
+
+def error_lines(error: FlowError, stream: TextIO) -> str:
+    """The parts of an error, a line each, as the stream can show them."""
+    lines = [styled("error: ", "bold red", stream) + styled(error.what, "bold", stream)]
+    parts = (
+        ("where", str(error.where) if error.where else None),
+        ("state", error.state),
+        ("next", error.next_step),
+    )
+    for label, text in parts:
+        if text:
+            indented = text.replace("\n", "\n         ")
+            lines.append(f"  {styled((label + ':').ljust(7), 'dim', stream)}{indented}")
+    return "\n".join(lines)
+
+
+def _as_flow_error(error: BaseException) -> FlowError:
+    if isinstance(error, typer.TyperException):
+        return _usage(error)
+    saved = _save_traceback(error)
+    return FlowError(
+        f"unexpected {type(error).__name__}: {error}",
+        state=f"the traceback is in {saved}" if saved else "the traceback could not be saved",
+        next_step="this is a defect of flow: please report it with that file"
+        if saved
+        else "run it again with --debug to see the traceback",
+    )
+
+
+def _usage(error: typer.TyperException) -> UsageError:
+    """A wrong option or argument, in our words."""
+    context = getattr(error, "ctx", None)
+    possible = getattr(error, "possibilities", None)
+    message = error.message if possible else error.format_message()
+    if possible:
+        message = f"{message.rstrip('.')}. Did you mean {' or '.join(sorted(possible))}?"
+    path = context.command_path if context is not None else "flow"
+    return UsageError(message[:1].lower() + message[1:], next_step=f"{path} --help")
+
+
+def _save_traceback(error: BaseException) -> str | None:
+    from ematix_flow.state.root import private_directory, state_root
+
+    moment = dt.datetime.now()
+    try:
+        folder = private_directory(state_root(os.environ) / "logs")
+        path = folder / f"error-{moment:%Y%m%d-%H%M%S}-{os.getpid()}.txt"
+        path.write_text(mask("".join(traceback.format_exception(error))), encoding="utf-8")
+    except (OSError, FlowError):
+        return None
+    return str(path)
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Read from the raw arguments: they may be the very thing that is wrong."""
+    given = without_aliases(arguments)
+    together = {"--output=json", "-ojson", "-o=json"} & set(given)
+    return bool(together) or any(
+        name in ("--output", "-o") and value == "json" for name, value in itertools.pairwise(given)
+    )

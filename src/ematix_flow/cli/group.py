@@ -1,0 +1,56 @@
+"""A command group that knows its commands by name and imports one only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from ematix_flow.cli.main import command_names, help_text
+
+# typer's own click is private, so what it hands over is typed Any
+Context = Any
+Command = Any
+
+
+def new_app(help: str | None = None) -> typer.Typer:
+    """The Typer of one command, or of a family of commands when ``help`` is given."""
+    return typer.Typer(
+        help=help,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        no_args_is_help=help is not None,
+    )
+
+
+class LazyGroup(TyperGroup):
+    """The commands of the static table; each module there has an ``app``."""
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        return command_names()
+
+    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
+        if cmd_name not in command_names():
+            return None
+        if cmd_name not in self.commands:
+            module = importlib.import_module(f"ematix_flow.cli.commands.{cmd_name.replace('-', '_')}")
+            command = typer.main.get_command(module.app)
+            command.name = cmd_name
+            self.commands[cmd_name] = command
+        return self.commands[cmd_name]
+
+    def resolve_command(self, ctx: Context, args: list[str]) -> Any:
+        from ematix_flow.errors import UsageError, did_you_mean
+
+        if args and args[0] not in command_names() and not args[0].startswith("-"):
+            raise UsageError(
+                f"there is no command {args[0]!r}.{did_you_mean(args[0], command_names())}",
+                next_step="flow --help  lists the commands",
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: Context, formatter: Any) -> None:
+        formatter.write(help_text() + "\n")

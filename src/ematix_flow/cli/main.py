@@ -1,0 +1,90 @@
+"""``flow``: the frame around the commands. Help, errors and exit codes are decided here.
+
+`flow --help` imports nothing but this file; a command imports what it needs when it is called.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from ematix_flow._version import __version__
+
+# name, and what `flow --help` says of it; its module in `commands` has the same name
+COMMANDS = {
+    "Get started": {
+        "demo": "Load a small example project twice, and see what happens.",
+        "init": "Make a new project that runs at once.",
+        "doctor": "Check Python, Java, Spark and the folders that flow uses.",
+    },
+    "Look": {
+        "list": "Show the pipelines that a module declares.",
+        "status": "Show each pipeline's last run and when it is due next.",
+        "plan": "Show what a run would do. Changes nothing.",
+        "preview": "Show the plan and the first rows of the source.",
+        "validate": "Let source and target check a pipeline.",
+        "dry-run": "Do everything but commit, and count the rows.",
+    },
+    "Run": {
+        "run": "Run pipelines now, upstreams first.",
+        "transform": "List named transforms, or run one by hand.",
+        "runs": "Show the runs in the run log.",
+    },
+    "Set up": {
+        "connections": "List, check and define connections.",
+        "jars": "List or fetch the Java libraries that a backend needs.",
+    },
+}
+_OPTIONS = {
+    "--version": "Show the version.",
+    "--debug": "Show the traceback of an error. Also EMATIX_FLOW_DEBUG=1.",
+    "--install-completion": "Let your shell complete commands and pipeline names.",
+    "--show-completion": "Print the completion script instead.",
+    "-h, --help": "Show this, or after a command its own help.",
+}
+_EXIT_CODES = "0 ok, 1 failed, 2 usage, 3 changes pending, 4 locked, 5 cannot connect, 130 interrupted"
+
+
+def command_names() -> list[str]:
+    return [name for commands in COMMANDS.values() for name in commands]
+
+
+def help_text() -> str:
+    """What ``flow --help`` prints."""
+    lines = [
+        "Usage: flow COMMAND [OPTIONS] …",
+        "",
+        "Declarative data pipelines in Python, exactly once, on Apache Spark.",
+    ]
+    for section, entries in {**COMMANDS, "Options": _OPTIONS}.items():
+        lines += ["", f"{section}:", *(f"  {name:<22}{text}" for name, text in entries.items())]
+    lines += ["", f"Exit codes: {_EXIT_CODES}."]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. Never raises for what a user can meet."""
+    debug, given = _take_debug(list(sys.argv[1:] if arguments is None else arguments))
+    completing = any(name.endswith("_COMPLETE") for name in os.environ)
+    if not completing and given in ([], ["--help"], ["-h"], ["--version"]):
+        from ematix_flow.cli.terminal import write
+
+        write(f"flow {__version__}" if given == ["--version"] else help_text(), sys.stdout)
+        return 0
+    try:
+        from ematix_flow.cli.app import run_command
+
+        return run_command(given)
+    except BaseException as error:
+        from ematix_flow.cli.failures import report
+
+        return report(error, arguments=given, debug=debug)
+
+
+def _take_debug(arguments: list[str]) -> tuple[bool, list[str]]:
+    """``--debug`` is understood before and after the command's name."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    rest = [a for a in arguments[:end] if a != "--debug"] + arguments[end:]
+    asked = "--debug" in arguments[:end] or os.environ.get("EMATIX_FLOW_DEBUG", "") not in ("", "0")
+    return asked, rest

@@ -1,0 +1,63 @@
+"""The options that many commands share, each declared once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import typer
+
+from ematix_flow.cli.project import complete_pipelines
+
+# other names of an option, understood but not shown
+ALIASES = {"--format": "--output", "--run-log-url": "--run-log", "--run-log-path": "--run-log"}
+
+Output = Literal["text", "json"]
+
+OutputOption = Annotated[
+    Output,
+    typer.Option("--output", "-o", help="For a person, or for a program.", show_default=False),
+]
+ModuleOption = Annotated[
+    str | None,
+    typer.Option(
+        "--module",
+        "-m",
+        metavar="NAME",
+        help="The module with the pipelines: dotted, or a .py file. Without it: EMATIX_FLOW_MODULE, "
+        "then [project] module in .ematix-flow.toml.",
+    ),
+]
+RunLogOption = Annotated[
+    str | None,
+    typer.Option(
+        "--run-log",
+        metavar="URL",
+        help="Where runs are recorded, as in sqlite://run_log.db. Without it: EMATIX_FLOW_RUN_LOG_URL, "
+        "then [run_log] url in .ematix-flow.toml, then the state folder.",
+    ),
+]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="MODE",
+        help="Where Spark runs: auto, local, local[N], spark://…, k8s://…, yarn or sc://…",
+    ),
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Every pipeline of the module.")]
+NamesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME", hidden=True, autocompletion=complete_pipelines),
+]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", hidden=True, autocompletion=complete_pipelines)]
+
+
+def without_aliases(arguments: Sequence[str]) -> list[str]:
+    """The arguments with every option under its own name; what follows ``--`` stays."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    out = []
+    for argument in arguments[:end]:
+        name, equals, value = argument.partition("=")
+        out.append(f"{ALIASES.get(name, name)}{equals}{value}")
+    return [*out, *arguments[end:]]

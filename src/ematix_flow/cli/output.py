@@ -1,0 +1,131 @@
+"""Data for stdout: aligned tables for a person, JSON for a program."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from ematix_flow.cli.terminal import styled, width_of, write
+from ematix_flow.spec.redaction import mask
+
+_GAP = "  "
+_NARROWEST = 12
+
+STATUS_STYLES = {
+    "succeeded": "green",
+    "ok": "green",
+    "skipped": "yellow",
+    "not run": "yellow",
+    "running": "cyan",
+    "interrupted": "yellow",
+    "cancelled": "yellow",
+    "failed": "bold red",
+    "never": "dim",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table. ``wraps`` gives way when the terminal is narrow."""
+
+    name: str
+    right: bool = False
+    wraps: bool = False
+    style: Callable[[str], str | None] | None = None
+
+
+def status_column(name: str = "status") -> Column:
+    return Column(name, style=STATUS_STYLES.get)
+
+
+def write_table(
+    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, stream: TextIO | None = None
+) -> None:
+    """The rows under their headings; in a terminal no wider than it is."""
+    stream = sys.stdout if stream is None else stream
+    write(render_table(columns, rows, stream=stream), stream)
+
+
+def render_table(columns: Sequence[Column], rows: Sequence[Sequence[object]], *, stream: TextIO) -> str:
+    cells = [[_text(value) for value in row] for row in rows]
+    widths = _widths(columns, cells, width_of(stream))
+    head = [_pad(c.name, width, c.right) for c, width in zip(columns, widths, strict=True)]
+    lines = [styled(_GAP.join(head).rstrip(), "bold", stream)]
+    for row in cells:
+        lines += _row_lines(columns, row, widths, stream)
+    return "\n".join(lines)
+
+
+def write_json(value: Any) -> None:
+    """One JSON document on stdout, with every text in it masked."""
+    write(json.dumps(_masked(value), indent=2, ensure_ascii=False, default=str), sys.stdout)
+
+
+def write_text(text: str) -> None:
+    write(mask(text), sys.stdout)
+
+
+def count(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def _row_lines(
+    columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], stream: TextIO
+) -> list[str]:
+    wrapped = [
+        textwrap.wrap(text, width, break_long_words=True) or [""] if _length(text) > width else [text]
+        for text, width in zip(row, widths, strict=True)
+    ]
+    lines = []
+    for number in range(max(len(parts) for parts in wrapped)):
+        out = []
+        for column, parts, width, whole in zip(columns, wrapped, widths, row, strict=True):
+            padded = _pad(parts[number] if number < len(parts) else "", width, column.right)
+            out.append(styled(padded, column.style(whole) if column.style else None, stream))
+        lines.append(_GAP.join(out).rstrip())
+    return lines
+
+
+def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]], room: int | None) -> list[int]:
+    widths = [max(map(_length, [c.name, *(row[i] for row in cells)])) for i, c in enumerate(columns)]
+    if room is None:
+        return widths
+    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - room
+    giving = [i for i, c in enumerate(columns) if c.wraps and widths[i] > _NARROWEST]
+    while excess > 0 and giving:
+        widest = max(giving, key=lambda i: widths[i])
+        widths[widest] -= 1
+        excess -= 1
+        giving = [i for i in giving if widths[i] > _NARROWEST]
+    return widths
+
+
+def _pad(text: str, width: int, right: bool) -> str:
+    space = " " * (width - _length(text))
+    return space + text if right else text + space
+
+
+def _length(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else mask(str(value)).replace("\n", " ").replace("\r", " ")
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, Mapping):
+        return {str(k): _masked(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(item) for item in value]
+    return value

@@ -1,0 +1,40 @@
+"""Options of ``flow run`` that replace, for one run, what a pipeline declares."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from ematix_flow.api.options import check_target
+from ematix_flow.errors import DeclarationError, UsageError
+from ematix_flow.graph.registry import DeclaredPipeline, Registry
+
+
+def overridden(
+    registry: Registry,
+    names: Sequence[str],
+    *,
+    allow_empty: bool | None = None,
+    max_shrink: float | None = None,
+    force_path: str | None = None,
+) -> Registry:
+    """A registry in which the named pipelines have these options; the given one stays as it is."""
+    options = {"allow_empty": allow_empty, "max_shrink": max_shrink}
+    given = {key: value for key, value in options.items() if value is not None}
+    if not given and force_path is None:
+        return registry
+    changed = {name: _changed(registry.pipelines[name], given, force_path) for name in names}
+    return dataclasses.replace(registry, pipelines={**registry.pipelines, **changed})
+
+
+def _changed(declared: DeclaredPipeline, given: dict[str, Any], force_path: str | None) -> DeclaredPipeline:
+    spec = declared.spec
+    targets = tuple(dataclasses.replace(target, **given) for target in spec.targets)
+    try:
+        for target in targets:
+            check_target(target, None)
+    except DeclarationError as error:
+        raise UsageError(error.what) from None
+    changed = dataclasses.replace(spec, targets=targets, force_path=force_path or spec.force_path)
+    return dataclasses.replace(declared, spec=changed)

@@ -1,0 +1,111 @@
+"""What the commands know of the project they run in: its module, its pipelines, its run log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.errors import ConfigError, UsageError
+from ematix_flow.graph.registry import Registry
+
+if TYPE_CHECKING:
+    from ematix_flow.state.runlog import RunLog
+
+MODULE_VARIABLE = "EMATIX_FLOW_MODULE"
+
+
+def load_project(module: str | None) -> Registry:
+    """Import the user's module and return what it declares."""
+    from ematix_flow.graph.loading import load_module
+
+    return load_module(chosen_module(module))
+
+
+def chosen_module(given: str | None) -> str:
+    """``--module``, then the environment, then ``[project] module``; a UsageError lists what is here."""
+    name = known_module(given)
+    if name:
+        return name
+    here = sorted(path.name for path in Path.cwd().glob("*.py"))
+    found = f"Python files here: {', '.join(here)}" if here else f"there is no .py file in {Path.cwd()}"
+    example = here[0] if here else "pipelines.py"
+    raise UsageError(
+        "no module is named: which pipelines?",
+        state=found,
+        next_step=f'give --module {example}, or write  [project] module = "{Path(example).stem}"  '
+        "into .ematix-flow.toml",
+    )
+
+
+def known_module(given: str | None) -> str | None:
+    """The module in force, or None when nothing names one."""
+    return given or os.environ.get(MODULE_VARIABLE) or setting("project", "module")
+
+
+def setting(table: str, key: str) -> str | None:
+    """A text of the project's ``.ematix-flow.toml``, or None."""
+    from ematix_flow.config import project_settings
+
+    value: Any = project_settings().get(table, {})
+    value = value.get(key) if isinstance(value, dict) else value
+    if value is None or isinstance(value, str):
+        return value
+    raise ConfigError(f"[{table}] {key} in .ematix-flow.toml is not text: {value!r}")
+
+
+def chosen_pipelines(
+    registry: Registry, names: Sequence[str], *, everything: bool, with_upstream: bool = False
+) -> list[str]:
+    """The pipelines a command is about, upstreams first. Unknown names get a did-you-mean."""
+    if names and everything:
+        raise UsageError("give names or --all, not both")
+    if not names and not everything:
+        raise UsageError(
+            "no pipeline is named", next_step=f"give one of: {_shown(registry.pipelines)}, or --all"
+        )
+    if not registry.pipelines:
+        raise UsageError("the module declares no pipeline", next_step="declare one with @ematix.pipeline")
+    wanted = list(registry.pipelines) if everything else [registry.pipeline(n).spec.name for n in names]
+    return registry.order(_closure(registry, wanted) if with_upstream else wanted)
+
+
+def read_run_log(url: str | None) -> RunLog:
+    """The run log for a command that shows it: one that cannot be opened is an error."""
+    from ematix_flow.state.runlog import open_run_log
+
+    return open_run_log(run_log_url(url), env=os.environ, reading=True)
+
+
+def run_log_url(given: str | None) -> str | None:
+    """The option, or ``[run_log] url`` of the project where the environment is silent."""
+    from ematix_flow.state.runlog import PATH_VARIABLE, URL_VARIABLE
+
+    if given or os.environ.get(URL_VARIABLE) or os.environ.get(PATH_VARIABLE):
+        return given
+    return setting("run_log", "url")
+
+
+def complete_pipelines(ctx: Any, args: list[str], incomplete: str) -> list[str]:
+    """Names for the shell's completion; silent when the module cannot be read now."""
+    try:
+        return sorted(load_project(ctx.params.get("module")).pipelines)
+    except Exception:
+        return []
+
+
+def _closure(registry: Registry, names: Iterable[str]) -> list[str]:
+    found: list[str] = []
+    frontier = list(names)
+    while frontier:
+        name = frontier.pop()
+        if name not in found:
+            found.append(name)
+            frontier += registry.pipelines[name].spec.depends_on
+    return found
+
+
+def _shown(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:8]) + (", …" if len(listed) > 8 else "") if listed else "(none is declared)"

@@ -1,0 +1,74 @@
+"""What runs did, as a table for a person and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.cli.output import Column, count, status_column, write_json, write_table
+from ematix_flow.errors import FlowError
+
+if TYPE_CHECKING:
+    from ematix_flow.graph.registry import Registry
+    from ematix_flow.schedule.dag import Outcome
+
+_COLUMNS = (
+    Column("pipeline"),
+    status_column(),
+    Column("mode"),
+    Column("path"),
+    Column("read", right=True),
+    Column("inserted", right=True),
+    Column("deleted", right=True),
+    Column("seconds", right=True),
+    Column("reason", wraps=True),
+)
+
+
+def write_outcomes(outcomes: Sequence[Outcome], registry: Registry, *, as_json: bool) -> None:
+    if as_json:
+        write_json([outcome_json(outcome) for outcome in outcomes])
+    else:
+        write_table(_COLUMNS, [_row(outcome, registry) for outcome in outcomes])
+
+
+def exit_code(outcomes: Sequence[Outcome]) -> int:
+    """The error's own code when one pipeline was asked for, else 1 for any failure."""
+    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+    if len(outcomes) == 1 and errors:
+        return errors[0].exit_code
+    return 1 if errors or any(outcome.status in ("failed", "not_run") for outcome in outcomes) else 0
+
+
+def outcome_json(outcome: Outcome) -> dict[str, Any]:
+    if outcome.result is not None:
+        return {**outcome.result.to_json(), "reason": outcome.reason, "error": None}
+    return {
+        "pipeline": outcome.pipeline,
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "error": outcome.error.to_json() if outcome.error else None,
+    }
+
+
+def _row(outcome: Outcome, registry: Registry) -> tuple[object, ...]:
+    targets = registry.pipelines[outcome.pipeline].spec.targets
+    mode = ", ".join(dict.fromkeys(target.mode for target in targets))
+    result, status = outcome.result, outcome.status.replace("_", " ")
+    if result is None:
+        return outcome.pipeline, status, mode, "", "", "", "", "", _reason(outcome.error, outcome.reason)
+    return (
+        outcome.pipeline,
+        status,
+        mode,
+        result.path,
+        count(result.rows_read),
+        count(result.rows_inserted),
+        count(result.rows_deleted),
+        f"{result.seconds:.1f}",
+        outcome.reason,
+    )
+
+
+def _reason(error: FlowError | None, reason: str | None) -> str | None:
+    return error.what if error is not None else reason

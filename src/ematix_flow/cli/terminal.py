@@ -1,0 +1,54 @@
+"""What a stream can show: colour or not, how wide. And writing that a closed pipe does not break."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import TextIO
+
+_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+
+
+def has_colour(stream: TextIO) -> bool:
+    """Only a terminal, and only when NO_COLOR is not set."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or is_terminal(stream)
+
+
+def is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def styled(text: str, style: str | None, stream: TextIO) -> str:
+    """The text in a style such as ``bold red``, or as it is where colour is not wanted."""
+    if not style or not text or not has_colour(stream):
+        return text
+    codes = ";".join(_CODES[word] for word in style.split())
+    return f"\x1b[{codes}m{text}\x1b[0m"
+
+
+def width_of(stream: TextIO) -> int | None:
+    """Columns of a terminal; None for a file or pipe, which has room for any line."""
+    return shutil.get_terminal_size((100, 24)).columns if is_terminal(stream) else None
+
+
+def write(text: str, stream: TextIO) -> None:
+    """One line or block. A reader that went away (``flow list | head -1``) is no error."""
+    try:
+        stream.write(text + "\n")
+        stream.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Talk: what a person reads while data goes elsewhere."""
+    write(styled(text, style, sys.stderr), sys.stderr)
