@@ -301,7 +301,7 @@ class TargetContract:
     def test_a_column_of_another_type_is_a_difference(self, target: Target) -> None:
         prepare(target, _SMALL)
         changed = replace(
-            _SMALL, columns=(_SMALL.columns[0], ColumnSpec("name", DataType("date"), nullable=True))
+            _SMALL, columns=(_SMALL.columns[0], ColumnSpec("name", DataType("integer"), nullable=True))
         )
         plan = target.plan_table(changed, target.inspect(changed))
         assert any("'name'" in difference for difference in plan.differences)
