@@ -1,0 +1,275 @@
+"""A whole run without Spark: SQLite loads itself, and the run log tells it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+from ematix_flow import BigInt, Pipeline, SQLiteConnection, Text, ematix, pk, register_connection
+from ematix_flow.engine.results import RunResult
+from ematix_flow.errors import (
+    CannotConnect,
+    FlowError,
+    LoadError,
+    PlanError,
+    SchemaMismatch,
+    SourceFailed,
+    UnknownConnection,
+)
+from ematix_flow.graph.registry import current_registry
+from ematix_flow.observe.listener import Listener
+from ematix_flow.schedule.context import run_context
+from ematix_flow.schedule.dag import run_dag
+from ematix_flow.state.runlog import open_run_log
+
+
+@ematix.table(schema="analytics")
+class People:
+    id: Annotated[BigInt, pk()]
+    name: Text | None
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.db"
+    execute(path, "CREATE TABLE raw_people (id INTEGER, name TEXT)")
+    execute(path, "INSERT INTO raw_people VALUES (1, 'Ada'), (2, NULL)")
+    register_connection(SQLiteConnection(name="shop", path=str(path)))
+    return path
+
+
+def execute(path: Path, sql: str) -> list[Any]:
+    connection = sqlite3.connect(path)
+    with connection:
+        rows = connection.execute(sql).fetchall()
+    connection.close()
+    return rows
+
+
+def declare(name: str = "people", sql: str = "SELECT id, name FROM raw_people", **options: Any) -> Pipeline:
+    @ematix.pipeline(**{"target": People, "target_connection": "shop", "name": name, **options})
+    def load(conn: Any) -> str:
+        return sql
+
+    return load
+
+
+def logged() -> list[Any]:
+    with open_run_log(env=os.environ, reading=True) as log:
+        return list(log.list())
+
+
+def test_a_run_loads_counts_and_is_recorded(database: Path) -> None:
+    result = declare().sync()
+    assert (result.status, result.path, result.rows_inserted) == ("succeeded", "same_db", 2)
+    assert execute(database, "SELECT id, name FROM analytics__people ORDER BY 1") == [(1, "Ada"), (2, None)]
+    (record,) = logged()
+    assert (record.pipeline, record.status, record.rows_inserted, record.trigger) == (
+        "people",
+        "succeeded",
+        2,
+        "sync",
+    )
+    assert record.run_id == result.run_id
+
+
+def test_calling_the_pipeline_runs_it(database: Path) -> None:
+    assert declare(mode="truncate")().rows_inserted == 2
+
+
+def test_the_plan_says_what_a_run_would_do_and_changes_nothing(database: Path) -> None:
+    plan = declare().plan()
+    text = str(plan)
+    assert plan.has_changes
+    for words in (
+        "pipeline  people",
+        "same_db: source and target are one database",
+        "exactly_once",
+        "create table",
+    ):
+        assert words in text
+    assert execute(database, "SELECT count(*) FROM sqlite_master") == [(1,)]
+
+
+def test_a_preview_shows_the_first_rows(database: Path) -> None:
+    preview = declare().preview(rows=1)
+    assert (preview.columns, preview.rows) == (("id", "name"), ((1, "Ada"),))
+    assert preview.to_json()["sample"] == [{"id": 1, "name": "Ada"}]
+
+
+def test_a_dry_run_counts_and_changes_nothing(database: Path) -> None:
+    load = declare()
+    assert load.dry_run().rows_inserted == 2
+    assert execute(database, "SELECT count(*) FROM sqlite_master") == [(1,)]
+    load.sync()
+    assert declare("again", mode="truncate").dry_run().rows_deleted == 2
+    assert len(execute(database, "SELECT * FROM analytics__people")) == 2
+
+
+def test_validation_answers_instead_of_raising(database: Path) -> None:
+    assert declare().validate().ok
+    wrong = declare("wrong", sql="SELECT id, nam FROM raw_people").validate()
+    assert not wrong.ok
+    assert isinstance(wrong.error, SourceFailed)
+    assert "nam" in wrong.error.what
+
+
+def test_what_the_source_table_option_reads_can_be_renamed(database: Path) -> None:
+    @ematix.table(schema="analytics")
+    class Renamed:
+        person: BigInt
+        name: Text | None
+
+    @ematix.pipeline(
+        target=Renamed, target_connection="shop", source_table="raw_people", column_map={"person": "id"}
+    )
+    def renamed() -> None:
+        pass
+
+    assert renamed.sync().rows_inserted == 2
+    assert execute(database, "SELECT person FROM analytics__renamed ORDER BY 1") == [(1,), (2,)]
+
+
+def test_a_function_may_ask_its_connection_and_may_be_a_coroutine(database: Path) -> None:
+    @ematix.pipeline(target=People, target_connection="shop")
+    async def asking(conn: Any) -> str:
+        highest = conn.fetch_scalar_int("SELECT max(id) FROM raw_people")
+        return f"SELECT id, name FROM raw_people WHERE id = {highest}"
+
+    assert asking.sync().rows_inserted == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"sql": "SELEC id"}, SourceFailed, "SELEC"),
+        ({"sql": ""}, PlanError, "empty string"),
+        ({"sql": 3}, PlanError, "returned int, not SQL"),
+        ({"sql": None}, PlanError, "no source_table="),
+        ({"sql": "SELECT id FROM raw_people"}, SchemaMismatch, "name"),
+        ({"sql": "SELECT id, name, 1 AS extra FROM raw_people"}, SchemaMismatch, "extra"),
+        ({"target_connection": "shp"}, UnknownConnection, "Did you mean 'shop'"),
+        ({"incremental": True, "watermark_column": "nme"}, SchemaMismatch, "Did you mean 'name'"),
+    ],
+)
+def test_a_pipeline_that_cannot_run_says_why_and_where_and_is_recorded(
+    database: Path, options: dict[str, Any], error: type[FlowError], words: str
+) -> None:
+    with pytest.raises(error, match=words) as raised:
+        declare(**options).sync()
+    assert raised.value.where is not None
+    assert raised.value.where.file == __file__
+    (record,) = logged()
+    assert (record.status, record.error_type) == ("failed", error.__name__)
+    assert execute(database, "SELECT count(*) FROM sqlite_master") == [(1,)]
+
+
+def test_a_function_that_raises_is_reported_with_its_line(database: Path) -> None:
+    @ematix.pipeline(target=People, target_connection="shop")
+    def broken(conn: Any) -> str:
+        raise RuntimeError("no luck")
+
+    with pytest.raises(PlanError, match=r"raised RuntimeError: no luck \(line \d+\)"):
+        broken.sync()
+
+
+def test_post_load_transforms_run_after_the_load_each_on_its_own(database: Path) -> None:
+    seen: list[tuple[str, int]] = []
+
+    @ematix.transform(name="note")
+    def note(conn: Any, parent: Any) -> None:
+        seen.append((parent.pipeline_name, parent.rows_inserted))
+
+    load = declare(
+        transforms_post=[
+            "CREATE TABLE mart AS SELECT count(*) AS n FROM analytics__people",
+            ematix.transform_ref("note"),
+            lambda conn: seen.append((conn.name, conn.scalar("SELECT n FROM mart"))),
+        ]
+    )
+    result = load.sync()
+    assert seen == [("people", 2), ("shop", 2)]
+    assert [outcome for _, outcome in result.post] == ["ok", "ok", "ok"]
+
+
+def test_a_failing_post_load_transform_says_that_the_load_is_committed(database: Path) -> None:
+    with pytest.raises(LoadError, match="post-load transform 1") as raised:
+        declare(transforms_post=["DELETE FROM nowhere"]).sync()
+    assert "committed" in (raised.value.state or "")
+    assert len(execute(database, "SELECT * FROM analytics__people")) == 2
+
+
+def test_a_failing_post_load_transform_can_be_let_pass(database: Path) -> None:
+    load = declare(
+        transforms_post=["DELETE FROM nowhere", "CREATE TABLE after AS SELECT 1"],
+        continue_on_failure_post=True,
+    )
+    first, second = load.sync().post
+    assert "nowhere" in first[1]
+    assert second[1] == "ok"
+
+
+def test_a_failed_attempt_is_tried_again_as_the_retry_policy_says(database: Path) -> None:
+    calls: list[int] = []
+    waited: list[float] = []
+
+    @ematix.pipeline(
+        target=People,
+        target_connection="shop",
+        retry={"max_attempts": 3, "backoff_seconds": 2, "backoff_factor": 3},
+    )
+    def flaky(conn: Any) -> str:
+        calls.append(1)
+        if len(calls) < 3:
+            raise CannotConnect("the network is down")
+        return "SELECT id, name FROM raw_people"
+
+    import dataclasses
+
+    from ematix_flow.schedule.run import run_pipeline
+
+    with run_context() as context:
+        context = dataclasses.replace(context, sleep=waited.append)
+        result = run_pipeline(current_registry().pipeline("flaky"), context)
+    assert (result.attempts, waited) == (3, [2, 6])
+    assert [record.status for record in logged()] == ["succeeded", "failed", "failed"]
+
+
+def test_what_depends_on_a_failure_is_not_run_and_the_rest_is(database: Path) -> None:
+    declare("first", sql="SELECT nothing")
+    declare("second", depends_on=["first"])
+    declare("third", depends_on=["second"])
+    declare("apart", mode="truncate")
+    with run_context() as context:
+        outcomes = run_dag(current_registry(), None, context)
+    assert {o.pipeline: o.status for o in outcomes} == {
+        "first": "failed",
+        "apart": "succeeded",
+        "second": "not_run",
+        "third": "not_run",
+    }
+
+
+def test_a_listener_hears_the_plan_and_the_stages(database: Path) -> None:
+    heard: list[str] = []
+
+    class Recorder(Listener):
+        def planned(self, plan: Any) -> None:
+            heard.append("planned")
+
+        def stage_started(self, target: str, stage: str) -> None:
+            heard.append(stage)
+
+    declare().sync(listener=Recorder())
+    assert heard == ["planned", "prepare", "apply"]
+
+
+def test_a_result_is_a_value_that_prints_as_json_and_as_a_page(database: Path) -> None:
+    result = declare().sync()
+    assert isinstance(result, RunResult)
+    assert result.to_json()["targets"][0]["seconds"].keys() == {"prepare", "apply"}
+    assert "shop:analytics.people" in result._repr_html_()
