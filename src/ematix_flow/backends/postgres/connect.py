@@ -139,6 +139,6 @@ def _advice(reason: str) -> str | None:
         return "mend user and password"
     if "does not exist" in lowered:
         return "mend the name in the url"
-    if "refused" in lowered or "timeout" in lowered or "resolve" in lowered:
+    if any(word in lowered for word in ("refused", "timeout", "resolve", "translate host", "unreachable")):
         return "see that the server runs and that host and port are right"
     return None

@@ -6,6 +6,7 @@ class it becomes depends on the SQLSTATE and on whose SQL failed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ DRIVER_ERRORS = (psycopg.Error, adbc_driver_manager.Error)
 
 UNCHANGED = "the target is unchanged: its transaction was rolled back"
 _SHOWN = 200
+_SEVERITY = re.compile(r"\b(ERROR|FATAL|PANIC):\s+(.+)")
 _LINE = 100
 
 
@@ -78,6 +80,12 @@ def diagnose(error: Exception) -> Diagnosis:
             column=diag.column_name,
             constraint=diag.constraint_name,
             position=int(position) if position else None,
+        )
+    if not isinstance(error, adbc_driver_manager.Error):  # a stream that broke is told by Arrow, as text
+        told = _SEVERITY.search(str(error))
+        # "P0000" stands for the state that was not passed on
+        return Diagnosis(
+            "P0000" if told and told[1] == "ERROR" else "", told[2] if told else _first_line(error)
         )
     details = {_decoded(key): _decoded(value) for key, value in getattr(error, "details", None) or ()}
 

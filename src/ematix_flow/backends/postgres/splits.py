@@ -29,6 +29,8 @@ class PostgresSplit:
     one_process: bool = False  # several splits share the machine's cores already
 
     def read(self) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
         with bulk(self.address) as connection:
             try:
                 self._enter_snapshot(connection)
@@ -38,7 +40,7 @@ class PostgresSplit:
                     )
                     cursor.execute(self.statement)
                     yield from self._batches(cursor.fetch_record_batch())
-            except ADBC_ERRORS as error:
+            except (*ADBC_ERRORS, OSError, pa.ArrowException) as error:
                 raise source_failure(error, self.address.name, self.sql, self.statement) from error
 
     def _enter_snapshot(self, connection: Any) -> None:
