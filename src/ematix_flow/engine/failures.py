@@ -1,0 +1,200 @@
+"""Spark's errors as ours: the cause on top in one line, no Java stack trace, and where the log is.
+
+Reading a cause out of a text is `root_cause`; `translate` decides which error it becomes and adds what a
+person can do about it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ematix_flow import errors
+from ematix_flow.engine.cache import spark_log
+from ematix_flow.engine.gateway import complaint, last_log
+
+_TRACEBACK = "Traceback (most recent call last):"
+_CAUSED_BY = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
+_LOST_TASK = re.compile(r"most recent failure: Lost task [^\n]*?\): ((?:[\w$]+\.)+[\w$]+(?:: [^\n]*)?)")
+_JAVA_CLASS = re.compile(r"^(?:[a-z_][\w$]*\.)+([A-Z][\w$]*)(?:: (.*))?$", re.DOTALL)
+_SQLSTATE = re.compile(r";? *SQLSTATE: \w{5};?")
+_OURS = re.compile(r"^ematix_flow\.errors\.(\w+): (.*)$", re.DOTALL)
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
+
+# Wrappers whose name says nothing that the message does not say.
+_PLAIN = frozenset(
+    {"SparkException", "SparkRuntimeException", "AnalysisException", "ParseException", "RuntimeException"}
+)
+_ROW_CONDITIONS = ("CAST_", "NUMERIC_VALUE_OUT_OF_RANGE", "NOT_NULL_ASSERT_VIOLATION", "EXCEED_LIMIT_LENGTH")
+_GATEWAY_GONE = (
+    "Answer from Java side is empty",
+    "An error occurred while trying to connect to the Java server",
+    "Error while sending or receiving",
+    "Java gateway process exited",
+)
+_HINTS = (
+    (
+        "OutOfMemoryError",
+        'Spark ran out of memory: give it more with  memory = "8g"  under [engine], or let it hold less at'
+        " once with a higher  shuffle_partitions",
+    ),
+    (
+        "No space left on device",
+        "the disk is full: free some space, or set SPARK_LOCAL_DIRS to a larger disk for Spark's own files",
+    ),
+    (
+        "Python worker exited unexpectedly",
+        "a Python worker of Spark was killed or crashed, most often for want of memory: the log's end has its"
+        " last words",
+    ),
+)
+
+
+def translate(error: BaseException, *, what: str, source: bool = False) -> errors.FlowError:
+    """What ``what`` failed of. With ``source`` a wrong query is the source's fault, not Spark's."""
+    if isinstance(error, errors.FlowError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return errors.Interrupted(f"{what} was interrupted")
+    if _is_gateway_gone(error):
+        return _gone(what)
+    if not _is_sparks(error):
+        return errors.LoadError(f"{what} failed: {_python_line(error)}")
+    text = _text(error)
+    ours = _revived(text)
+    if ours is not None:
+        return ours
+    cause = root_cause(text)
+    kind = _kind(error, cause, source)
+    return kind(f"{what} failed: {cause}", next_step=_next_step(text))
+
+
+def root_cause(text: str) -> str:
+    """The one line of an error's text (message, then Java stack trace) that says what went wrong."""
+    python = _python_error(text)
+    if python is not None:
+        return python.splitlines()[0]
+    head = text.split("\n\tat ", 1)[0]
+    told = [_said(match) for match in _CAUSED_BY.findall(text)]
+    lost = _LOST_TASK.search(text)
+    candidates = [*reversed(told), *([_said(lost[1])] if lost else []), _said(_first_line(head))]
+    return next((cause for cause in candidates if cause), _first_line(text) or "no reason given")
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _said(line: str) -> str:
+    """``SomeException: message`` without packages; nothing when there is no message."""
+    line = _SQLSTATE.sub("", line).strip()
+    match = _JAVA_CLASS.match(line)
+    if match is None:
+        return line.rstrip(";").strip()
+    name, message = match[1], (match[2] or "").strip().rstrip(";")
+    if not message or message == "null":
+        return ""
+    return message if name in _PLAIN else f"{name}: {message}"
+
+
+def _python_error(text: str) -> str | None:
+    """The last lines of a worker's traceback: the exception and what it said."""
+    if _TRACEBACK not in text:
+        return None
+    lines = text.rsplit(_TRACEBACK, 1)[1].splitlines()[1:]
+    said: list[str] = []
+    for line in lines:
+        if not said and (not line.strip() or line[0].isspace()):
+            continue  # still in the frames
+        if line.startswith("\tat ") or (said and not line.strip()):
+            break
+        said.append(line)
+    return "\n".join(said) or None
+
+
+def _revived(text: str) -> errors.FlowError | None:
+    """One of our own errors, raised in a worker, with its parts."""
+    python = _python_error(text)
+    match = _OURS.match(python) if python else None
+    if match is None:
+        return None
+    kind: Any = getattr(errors, match[1], errors.LoadError)
+    what, parts = match[2], {}
+    for name, label in (("next_step", "next:"), ("state", "state:"), ("where", "where:")):
+        what, found, rest = what.partition(f"\n  {label}")
+        parts[name] = rest.strip() if found else None
+    revived: errors.FlowError = kind(what.strip(), state=parts["state"], next_step=parts["next_step"])
+    return revived
+
+
+def _kind(error: BaseException, cause: str, source: bool) -> type[errors.FlowError]:
+    if source and _is_a(error, "AnalysisException"):
+        return errors.SourceFailed
+    condition = _CONDITION.search(cause)
+    if condition and condition[1].startswith(_ROW_CONDITIONS):
+        return errors.RowRejected
+    return errors.SparkFailed
+
+
+def _next_step(text: str) -> str:
+    log = f"Spark's own log is {last_log() or spark_log()}"
+    for sign, hint in _HINTS:
+        if sign in text:
+            return f"{hint}. {log}"
+    return log
+
+
+def _gone(what: str) -> errors.FlowError:
+    log = last_log()
+    said = complaint(log) if log else None
+    cause = f"Spark's Java process ended: {said}" if said else "Spark's Java process ended"
+    return errors.SparkFailed(f"{what} failed: {cause}", next_step=_next_step(said or ""))
+
+
+def _text(error: BaseException) -> str:
+    """Message and Java stack trace, without asking a Java process that may be gone."""
+    description = getattr(error, "_desc", None)
+    if isinstance(description, str):
+        return f"{description}\n{getattr(error, '_stackTrace', '') or ''}"
+    java = getattr(error, "java_exception", None)
+    if java is not None:
+        try:
+            return str(error).split(":", 1)[-1].split("\n", 1)[-1].lstrip(": ")
+        except Exception as lost:  # Py4J asks the Java process for the trace
+            return f"{type(error).__name__} ({type(lost).__name__} while reading it)"
+    server = getattr(error, "_stacktrace", None)  # Spark Connect
+    return f"{error}\n{server}" if isinstance(server, str) else str(error)
+
+
+def _is_gateway_gone(error: BaseException) -> bool:
+    if isinstance(error, ConnectionError):
+        return _came_through_py4j(error)
+    if _is_a(error, "Py4JNetworkError"):
+        return True
+    if not _is_sparks(error) or getattr(error, "java_exception", None) is not None:
+        return False
+    return any(sign in _text(error) for sign in _GATEWAY_GONE)
+
+
+def _came_through_py4j(error: BaseException) -> bool:
+    """Whether the lost connection was the one to Java: a database's looks the same."""
+    frames = error.__traceback__
+    while frames is not None:
+        if frames.tb_frame.f_globals.get("__name__", "").startswith("py4j."):
+            return True
+        frames = frames.tb_next
+    return False
+
+
+def _is_sparks(error: BaseException) -> bool:
+    return any(kind.__module__.split(".")[0] in ("pyspark", "py4j") for kind in type(error).__mro__)
+
+
+def _is_a(error: BaseException, name: str) -> bool:
+    """By name: nothing here may import Spark only to look at an error."""
+    return any(kind.__name__ == name for kind in type(error).__mro__)
+
+
+def _python_line(error: BaseException) -> str:
+    said = _first_line(str(error))
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

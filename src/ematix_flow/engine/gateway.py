@@ -1,0 +1,199 @@
+"""Spark's Java process: its command line, its log file, its start and its end.
+
+A local engine starts Java directly, without the scripts and the second Java process of Spark's launcher;
+a cluster's goes through ``spark-submit``, so that the site's ``spark-env.sh`` and defaults count.
+Py4J's protocol is the only link to Python: Java ends by itself when its standard input closes, so it
+never outlives this process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ematix_flow.engine.java import JavaRuntime
+from ematix_flow.errors import EngineError, SparkFailed
+
+LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+START_SECONDS = 120
+GATEWAY_CLASS = "org.apache.spark.api.python.PythonGatewayServer"
+
+# What Spark's launcher gives to every Java process, without the incubator module that only MLlib uses.
+_OPENED = (
+    "java.base/java.lang",
+    "java.base/java.lang.invoke",
+    "java.base/java.lang.reflect",
+    "java.base/java.io",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.base/sun.nio.cs",
+    "java.base/sun.security.action",
+    "java.base/sun.util.calendar",
+    "java.security.jgss/sun.security.krb5",
+)
+MODULE_OPTIONS = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+    "-Djdk.reflect.useDirectMethodHandle=false",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    "--enable-native-access=ALL-UNNAMED",
+)
+
+_last_log: Path | None = None
+_log_lock = threading.Lock()
+
+
+def last_log() -> Path | None:
+    """The log of the Java process that was started last, if any was."""
+    return _last_log
+
+
+def spark_home() -> Path:
+    """PySpark's own folder: another Spark that ``SPARK_HOME`` names has other jars."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise EngineError("PySpark is not installed", next_step='pip install "ematix-flow-spark"')
+    return Path(found.origin).parent
+
+
+def class_path(jars: Sequence[Path], env: Mapping[str, str]) -> list[Path]:
+    """Spark's jars in a fixed order, then the connectors', then the site's Hadoop configuration."""
+    own = sorted((spark_home() / "jars").glob("*.jar"))
+    own.sort(key=lambda jar: not jar.name.startswith("slf4j-api"))  # first, as Spark's launcher has it
+    sites = [Path(env[name]) for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR") if env.get(name)]
+    return [*own, *jars, *sites]
+
+
+def local_command(java: JavaRuntime, memory: str, options: Sequence[str]) -> list[str]:
+    """Java itself; the class path goes through the environment."""
+    return [
+        str(java.executable),
+        f"-Xmx{memory}",
+        "-XX:-UsePerfData",
+        *MODULE_OPTIONS,
+        *log_options(),
+        *options,
+        GATEWAY_CLASS,
+    ]
+
+
+def log_options() -> list[str]:
+    level = os.environ.get("EMATIX_FLOW_SPARK_LOG_LEVEL", "warn")
+    return [f"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}", f"-Dematix_flow.log.level={level}"]
+
+
+@dataclass
+class JavaProcess:
+    """A started Java process; `connection` waits until it listens."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    _folder: Path
+    _log_from: int
+
+    def connection(self) -> tuple[int, str]:
+        """Port and secret of its Py4J server."""
+        told = self._folder / "connection"
+        until = time.monotonic() + START_SECONDS
+        while not told.exists():
+            if self.process.poll() is not None:
+                raise self.failure(
+                    f"Spark's Java process ended at once (exit code {self.process.returncode})"
+                )
+            if time.monotonic() > until:
+                raise self.failure(f"Spark's Java process did not come up in {START_SECONDS} seconds")
+            time.sleep(0.02)
+        content = told.read_bytes()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        port, length = struct.unpack_from(">ii", content)
+        return port, content[8 : 8 + length].decode()
+
+    def failure(self, what: str) -> SparkFailed:
+        said = complaint(self.log, self._log_from)
+        return SparkFailed(f"{what}: {said}" if said else what, next_step=f"Spark's own log is {self.log}")
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def close(self, patience: float = 10) -> None:
+        """Ask it to end, then insist. Returns when it is gone."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if self.process.stdin is not None:
+            try:
+                self.process.stdin.close()
+            except BrokenPipeError:
+                self.process.stdin = None  # it was gone already
+        for insist in (self.process.terminate, self.process.kill):
+            try:
+                self.process.wait(patience)
+                return
+            except subprocess.TimeoutExpired:
+                insist()
+                patience = 5
+        self.process.wait()
+
+
+def start_java(command: Sequence[str], env: Mapping[str, str], log: Path) -> JavaProcess:
+    """Start it with everything it says going to ``log``, out of reach of the terminal's Ctrl-C."""
+    global _last_log
+    folder = Path(tempfile.mkdtemp(prefix="ematix-flow-"))
+    environment = {
+        **env,
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "connection"),
+        "SPARK_CONNECT_MODE": "0",
+    }
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log_from = os.fstat(descriptor).st_size
+    try:
+        process = subprocess.Popen(
+            list(command),
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=descriptor,
+            stderr=descriptor,
+            start_new_session=True,
+        )
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise SparkFailed(f"{command[0]} does not start: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+    with _log_lock:
+        _last_log = log
+    return JavaProcess(process, log, folder, log_from)
+
+
+def complaint(log: Path, beginning: int = 0) -> str | None:
+    """The line of a log's end that says most about why Java gave up."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(beginning, log.stat().st_size - 20_000))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    told = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith(("at ", "... "))]
+    for sign in ("OutOfMemoryError", "No space left on device"):
+        for line in reversed(told):
+            if sign in line:
+                return line
+    for line in told:
+        if line.startswith(("Error", "Exception in", "Caused by", "Unrecognized", "Invalid")):
+            return line
+    return told[-1] if told else None

@@ -1,0 +1,407 @@
+"""The one Spark session of this process: started when first asked for, reused, stopped at the end.
+
+The only module that touches Py4J, ``SparkContext`` or anything else which Spark Connect does not have.
+A local start overlaps: Java boots and builds its session while Python is still importing PySpark.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import os
+import shutil
+import signal
+import sys
+import sysconfig
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.engine import archive, gateway
+from ematix_flow.engine.cache import drop_old_logs, spark_log
+from ematix_flow.engine.failures import translate
+from ematix_flow.engine.jars import jars_for
+from ematix_flow.engine.java import find_java
+from ematix_flow.engine.session_conf import (
+    LOOPBACK,
+    SQL_CONF,
+    compiler_options,
+    describe,
+    driver_memory,
+    session_conf,
+)
+from ematix_flow.engine.settings import Choice, EngineSettings
+from ematix_flow.engine.shipping import package_zip
+from ematix_flow.errors import EngineError, FlowError
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+__all__ = ["Choice", "EngineSettings", "describe", "spark_session", "stop_session"]
+
+
+@dataclass
+class _Running:
+    settings: EngineSettings
+    groups: frozenset[str]
+    session: SparkSession
+    java: gateway.JavaProcess | None
+    scratch: Path | None
+    archive: archive.Archive | None
+    owner: int
+
+    @property
+    def alive(self) -> bool:
+        return self.java is None or self.java.alive
+
+    @property
+    def context(self) -> SparkContext | None:
+        return None if self.java is None else self.session.sparkContext
+
+
+_lock = threading.RLock()
+_running: _Running | None = None
+
+
+def spark_session(settings: EngineSettings, *, jar_groups: Sequence[str] = ()) -> SparkSession:
+    """The session for these settings, with at least these groups of jars.
+
+    Other settings or more jars than the running one has mean a restart; when jobs are running that is
+    refused.
+    """
+    global _running
+    with _lock:
+        groups = frozenset(jar_groups)
+        if _running is not None and _running.alive and _running.owner == os.getpid():
+            if _launched_with(_running.settings) == _launched_with(settings):
+                if groups <= _running.groups:
+                    _share_import_path(_running)
+                    return _running.session
+                groups |= _running.groups
+            _refuse_while_busy(_running, groups)
+        _end(_running)
+        _running = _connect(settings) if settings.is_connect else _start(settings, groups)
+        return _running.session
+
+
+def stop_session() -> None:
+    """Stop Spark and wait until its Java process is gone. Nothing happens when none runs."""
+    global _running
+    with _lock:
+        running, _running = _running, None
+        _end(running)
+
+
+def _launched_with(settings: EngineSettings) -> tuple[object, ...]:
+    return (
+        settings.master,
+        settings.shuffle_partitions,
+        settings.memory,
+        tuple(sorted(settings.conf.items())),
+        settings.purpose,
+    )
+
+
+def _refuse_while_busy(running: _Running, groups: frozenset[str]) -> None:
+    context = running.context
+    if context is not None and context.statusTracker().getActiveJobsIds():
+        more = sorted(groups - running.groups)
+        wanted = f"jars for {', '.join(more)}" if more else "other engine settings"
+        raise EngineError(
+            f"Spark is running jobs and would have to restart for {wanted}",
+            next_step="ask for all jar groups and settings when Spark is first started",
+        )
+
+
+# ---------------------------------------------------------------------- start
+
+
+def _start(settings: EngineSettings, groups: frozenset[str]) -> _Running:
+    """A session driven by this process, on this machine or on a cluster."""
+    _refuse_a_foreign_session()
+    os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)  # left behind by an earlier Connect session
+    log = spark_log()
+    drop_old_logs()
+    jars = jars_for(sorted(groups))
+    scratch = Path(tempfile.mkdtemp(prefix="ematix-flow-spark-"))
+    made: archive.Archive | None = None
+    java: gateway.JavaProcess | None = None
+    try:
+        conf = session_conf(settings, groups, scratch)
+        if settings.is_local:
+            command, env, made = _local_launch(settings, groups, jars)
+        else:
+            command, env = _cluster_launch(conf, jars, scratch)
+        java = gateway.start_java(command, env, log)
+        session = _attach(java, conf, env["PYSPARK_PYTHON"])
+    except BaseException as error:
+        if java is not None:
+            java.close()
+        _forget_java()
+        shutil.rmtree(scratch, ignore_errors=True)
+        if isinstance(error, FlowError) or not isinstance(error, Exception):
+            raise
+        raise translate(error, what="starting Spark") from error
+    running = _Running(settings, groups, session, java, scratch, made, os.getpid())
+    _share_import_path(running)
+    if not settings.is_local:
+        session.sparkContext.addPyFile(str(package_zip()))
+    return running
+
+
+def _refuse_a_foreign_session() -> None:
+    pyspark = sys.modules.get("pyspark")
+    if pyspark is not None and getattr(pyspark.SparkContext, "_active_spark_context", None) is not None:
+        raise EngineError(
+            "this process already has a Spark session that it did not get from here",
+            next_step="stop it first (spark.stop()), or run the pipeline in a process of its own",
+        )
+
+
+def _local_launch(
+    settings: EngineSettings, groups: frozenset[str], jars: Sequence[Path]
+) -> tuple[list[str], dict[str, str], archive.Archive | None]:
+    java = find_java()
+    classes = gateway.class_path(jars, os.environ)
+    made = archive.archive_for(java, classes)
+    if archive.archive_mode() == "sync":
+        archive.make_now(made, sorted(groups))
+    options = [*compiler_options(settings), *archive.use_options(made)]
+    command = gateway.local_command(java, driver_memory(settings)[0], options)
+    env = _environment(str(java.home))
+    env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    env["CLASSPATH"] = os.pathsep.join(str(entry) for entry in classes)
+    env |= {"SPARK_LOCAL_IP": LOOPBACK, "SPARK_LOCAL_HOSTNAME": LOOPBACK}
+    # Without it workers import PySpark from its folder; with it from a zip file, uncompiled and slower.
+    env.pop("SPARK_HOME", None)
+    return command, env, made
+
+
+def _cluster_launch(
+    conf: Mapping[str, str], jars: Sequence[Path], scratch: Path
+) -> tuple[list[str], dict[str, str]]:
+    """By ``spark-submit``: the site's own defaults hold where nothing else is asked for."""
+    home = gateway.spark_home()
+    at_launch = {
+        "spark.driver.memory": conf["spark.driver.memory"],
+        "spark.driver.extraJavaOptions": " ".join(gateway.log_options()),
+    }
+    if jars:
+        at_launch["spark.jars"] = ",".join(jar.as_uri() for jar in jars)
+    properties = scratch / "launch.conf"
+    properties.write_text("".join(f"{key}={_escaped(value)}\n" for key, value in at_launch.items()))
+    script = home / "bin" / ("spark-submit.cmd" if os.name == "nt" else "spark-submit")
+    command = [str(script), "--load-spark-defaults", "--properties-file", str(properties)]
+    command += ["--master", conf["spark.master"], "pyspark-shell"]
+    env = _environment(str(find_java().home))
+    env.setdefault("PYSPARK_PYTHON", sys.executable)
+    env["SPARK_HOME"] = str(home)
+    if conf.get("spark.driver.host") == LOOPBACK:
+        env["SPARK_LOCAL_IP"] = LOOPBACK
+    return command, env
+
+
+def _environment(java_home: str) -> dict[str, str]:
+    ignored = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE")
+    env = {name: value for name, value in os.environ.items() if name not in ignored}
+    return {**env, "JAVA_HOME": java_home}
+
+
+def _escaped(value: str) -> str:
+    """For a Java properties file."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+class _Boot(threading.Thread):
+    """Builds Java's half of the session over a plain Py4J connection, while PySpark is being imported."""
+
+    def __init__(self, java: gateway.JavaProcess, conf: Mapping[str, str]) -> None:
+        super().__init__(name="spark-boot", daemon=True)
+        self.java, self.conf = java, conf
+        self.address: tuple[int, str] | None = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.address = self.java.connection()
+            self.build(*self.address)
+        except BaseException as error:
+            self.error = error
+
+    def build(self, port: int, secret: str) -> None:
+        from py4j.clientserver import (  # type: ignore[import-untyped]
+            ClientServer,
+            JavaParameters,
+            PythonParameters,
+        )
+
+        client = ClientServer(
+            java_parameters=JavaParameters(port=port, auth_token=secret),
+            python_parameters=PythonParameters(port=0, eager_load=False),
+        )
+        try:
+            spark = client.jvm.org.apache.spark
+            conf = spark.SparkConf()
+            for key, value in self.conf.items():
+                conf.set(key, value)
+            context = spark.api.java.JavaSparkContext(conf)
+            session = spark.sql.classic.SparkSession(context.sc(), client.jvm.java.util.HashMap())
+            session.sessionState()  # built when first used, otherwise
+            spark.sql.classic.SparkSession.setDefaultSession(session)
+        except Exception as error:
+            # the text is read now: the connection closes
+            raise translate(error, what="starting Spark") from None
+        finally:
+            client.close()
+
+    def done(self) -> tuple[int, str]:
+        self.join()
+        if self.error is not None:
+            raise self.error
+        assert self.address is not None
+        return self.address
+
+
+def _attach(java: gateway.JavaProcess, conf: Mapping[str, str], worker_python: str) -> SparkSession:
+    boot = _Boot(java, conf)
+    boot.start()
+    # The slow imports, PySpark's converters drag in pandas and more on their first use.
+    importlib.import_module("pyspark.sql")
+    importlib.import_module("pyspark.testing.utils")
+    link = _link(*boot.done())
+    before = signal.getsignal(signal.SIGINT)
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    spark: Any = link.jvm.org.apache.spark
+    context_in_java = spark.api.java.JavaSparkContext.fromSparkContext(spark.SparkContext.getOrCreate())
+    conf_in_java = SparkConf(_jconf=context_in_java.getConf())
+    with _environment_variables({"PYSPARK_PYTHON": worker_python}):
+        context = SparkContext(conf=conf_in_java, gateway=link, jsc=context_in_java)
+    if before not in (signal.default_int_handler, signal.SIG_DFL, None):
+        _restore_interrupt(before)
+    return SparkSession(context)
+
+
+def _link(port: int, secret: str) -> JavaGateway:
+    """PySpark's own gateway object, for a Java process that is already there."""
+    from pyspark.java_gateway import launch_gateway
+
+    told = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    with _environment_variables(told):
+        return launch_gateway()  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def _environment_variables(told: Mapping[str, str]) -> Iterator[None]:
+    """What PySpark reads from the environment and nowhere else, only while it reads."""
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _restore_interrupt(handler: Any) -> None:
+    """PySpark replaces the program's own Ctrl-C handler; only the main thread could, or can."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)
+
+
+def _connect(settings: EngineSettings) -> _Running:
+    """A session on a Spark Connect server."""
+    from pyspark.sql import SparkSession
+
+    try:
+        session = SparkSession.builder.remote(settings.master).getOrCreate()
+        conf = {**SQL_CONF, **settings.conf}
+        if settings.shuffle_partitions is not None:
+            conf["spark.sql.shuffle.partitions"] = str(settings.shuffle_partitions)
+        for key, value in conf.items():
+            session.conf.set(key, value)
+        session.addArtifacts(str(package_zip()), pyfile=True)
+    except Exception as error:
+        raise translate(error, what=f"connecting to {settings.master}") from error
+    return _Running(settings, frozenset(), session, None, None, None, os.getpid())
+
+
+# ---------------------------------------------------------------------- while it runs
+
+
+def _share_import_path(running: _Running) -> None:
+    """Let the workers import what this process can: the user's modules, and this package."""
+    context = running.context
+    if context is None:
+        return
+    path = import_path(str(running.scratch))
+    if context.environment.get("PYTHONPATH") != path:
+        context.environment["PYTHONPATH"] = path
+
+
+def import_path(scratch: str) -> str:
+    """``sys.path`` without what every process of this interpreter has anyway."""
+    own = {os.path.realpath(p) for p in sysconfig.get_paths().values()}
+    found: dict[str, None] = {}
+    for entry in sys.path:
+        path = os.path.abspath(entry or os.getcwd())
+        zipped = os.path.isfile(path) and path.endswith((".zip", ".egg", ".whl"))
+        if not (os.path.isdir(path) or zipped) or path.startswith(scratch):
+            continue
+        if os.path.realpath(path) not in own and not path.endswith("lib-dynload"):
+            found[path] = None
+    return os.pathsep.join(found)
+
+
+# ---------------------------------------------------------------------- end
+
+
+def _end(running: _Running | None) -> None:
+    if running is None:
+        return
+    if running.owner != os.getpid():
+        return  # a forked child: the session is its parent's
+    try:
+        if running.alive:
+            running.session.stop()
+    finally:
+        if running.java is not None:
+            recording = archive.archive_mode().startswith(archive.RECORD)
+            running.java.close(patience=archive.TRAINING_SECONDS if recording else 10)
+            _forget_java()
+        os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+        if running.scratch is not None:
+            shutil.rmtree(running.scratch, ignore_errors=True)
+    if running.archive is not None:
+        archive.make_later(running.archive, sorted(running.groups))
+
+
+def _forget_java() -> None:
+    """PySpark keeps the link to its Java process for ever; a new process needs a new link."""
+    if "pyspark" not in sys.modules:
+        return
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    link = SparkContext._gateway
+    if link is not None:
+        link.close()
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+
+def _at_exit() -> None:
+    stop_session()
+
+
+atexit.register(_at_exit)
