@@ -74,6 +74,7 @@ def _usage(error: typer.TyperException) -> UsageError:
     message = error.message if possible else error.format_message()
     if possible:
         message = f"{message.rstrip('.')}. Did you mean {' or '.join(sorted(possible))}?"
+    message = message.replace("Value error, ", "")  # pydantic's, which stands behind typer
     path = context.command_path if context is not None else "flow"
     return UsageError(message[:1].lower() + message[1:], next_step=f"{path} --help")
 

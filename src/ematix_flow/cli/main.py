@@ -76,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from ematix_flow.cli.app import run_command
 
         return run_command(given)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(bool(end.code))
     except BaseException as error:
         from ematix_flow.cli.failures import report
 

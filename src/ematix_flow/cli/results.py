@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from ematix_flow.cli.output import Column, count, status_column, write_json, write_table
+from ematix_flow.cli.output import Column, count, render_table, status_column, write_json
+from ematix_flow.cli.terminal import write
 from ematix_flow.errors import FlowError
 
 if TYPE_CHECKING:
@@ -29,7 +31,11 @@ def write_outcomes(outcomes: Sequence[Outcome], registry: Registry, *, as_json: 
     if as_json:
         write_json([outcome_json(outcome) for outcome in outcomes])
     else:
-        write_table(_COLUMNS, [_row(outcome, registry) for outcome in outcomes])
+        write(outcome_table(outcomes, registry, stream=sys.stdout), sys.stdout)
+
+
+def outcome_table(outcomes: Sequence[Outcome], registry: Registry, *, stream: TextIO) -> str:
+    return render_table(_COLUMNS, [_row(outcome, registry) for outcome in outcomes], stream=stream)
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:

@@ -38,3 +38,14 @@ def write_scaffold(
             f"cannot write into {folder}: {error.strerror or error}", next_step="choose another folder"
         ) from error
     return list(wanted)
+
+
+def changed_templates(name: str, names: tuple[str, ...], folder: Path) -> list[str]:
+    """Files of the scaffold that are in the folder with another content than the template's."""
+    source = files(__name__) / name
+    there = {folder / RENAMED.get(template, template): source / template for template in names}
+    return [
+        path.name
+        for path, template in there.items()
+        if path.exists() and path.read_bytes() != template.read_bytes()
+    ]

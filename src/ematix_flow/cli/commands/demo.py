@@ -1,0 +1,41 @@
+"""``flow demo``: a small project, loaded twice."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ematix_flow.cli.group import new_app
+from ematix_flow.cli.options import EngineOption, OutputOption
+from ematix_flow.cli.output import write_json
+
+app = new_app()
+
+
+@app.command()
+def demo(
+    folder: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Where to write the project.", show_default=True)
+    ] = Path("flow-demo"),
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace what is there, even files that were changed.")
+    ] = False,
+    engine: EngineOption = None,
+    output: OutputOption = "text",
+) -> int:
+    """Write a small project and run it twice, with changed source data in between.
+
+    You see an append, a refresh, a skip because nothing was new, and a failure with its error. It needs no
+    server and no network, and takes a minute or two.
+    """
+    from ematix_flow.cli.story.demo import Demo
+
+    # the story is talk when a program reads the result
+    told = Demo(folder, force=force, engine=engine, stream=sys.stderr if output == "json" else sys.stdout)
+    told.tell()
+    if output == "json":
+        write_json(told.to_json())
+    return 0 if told.went_as_planned else 1

@@ -1,0 +1,82 @@
+"""``flow jars``: the Java libraries that Spark needs for some kinds of connections."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ematix_flow.cli.group import new_app
+from ematix_flow.cli.options import OutputOption
+from ematix_flow.cli.output import Column, status_column, write_json, write_table
+from ematix_flow.cli.terminal import say
+
+if TYPE_CHECKING:
+    from ematix_flow.engine.jars import Artifact, JarStatus
+
+app = new_app("List or fetch the Java libraries that a backend needs.")
+
+GroupsArgument = Annotated[list[str] | None, typer.Argument(metavar="GROUP", hidden=True)]
+
+
+@app.command("list")
+def list_jars(
+    groups: GroupsArgument = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Check every byte against the lock.")] = False,
+    output: OutputOption = "text",
+) -> None:
+    """Show the jars of all GROUPs, or of the named ones, and which are on this machine."""
+    from ematix_flow.engine.jars import jar_lock, status
+
+    found = status(groups or None, verify=verify)
+    if output == "json":
+        write_json([_as_json(jar) for jar in found])
+        return
+    columns = (
+        Column("group"),
+        Column("jar", wraps=True),
+        Column("size", right=True),
+        status_column("here"),
+    )
+    rows = [
+        (jar.artifact.backend, jar.artifact, _size(jar.artifact.size), "ok" if jar.present else "no")
+        for jar in found
+    ]
+    write_table(columns, rows)
+    say("")
+    for group, about in jar_lock().about.items():
+        if groups is None or group in groups:
+            say(f"{group}: {about}")
+    if not all(jar.present for jar in found):
+        say("next:  flow jars fetch GROUP  brings what is missing, for a machine without network")
+
+
+@app.command()
+def fetch(groups: GroupsArgument = None, output: OutputOption = "text") -> None:
+    """Bring jars onto this machine: of the named GROUPs, or all. What is there stays."""
+    from ematix_flow.engine.jars import fetch as bring
+
+    def heard(artifact: Artifact, done: int, total: int) -> None:
+        say(f"{done} of {total}: {artifact} ({_size(artifact.size)})")
+
+    found = bring(groups or None, heard)
+    if output == "json":
+        write_json([_as_json(jar) for jar in found])
+    else:
+        folder = found[0].path.parent if found else ""
+        write_table((Column("jars"), Column("folder")), [(len(found), folder)])
+
+
+def _as_json(jar: JarStatus) -> dict[str, Any]:
+    return {
+        "group": jar.artifact.backend,
+        "jar": str(jar.artifact),
+        "bytes": jar.artifact.size,
+        "sha256": jar.artifact.sha256,
+        "present": jar.present,
+        "path": str(jar.path),
+    }
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size / 1e3:,.1f} kB"

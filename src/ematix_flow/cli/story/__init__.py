@@ -1,0 +1,1 @@
+"""The demo's story: what it writes, runs, changes and shows."""

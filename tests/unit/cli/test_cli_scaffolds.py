@@ -1,0 +1,85 @@
+"""The projects that ``flow init`` and ``flow demo`` write."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ematix_flow.cli.scaffolds.shop import shop_data
+from ematix_flow.errors import UsageError
+
+
+def test_init_writes_a_project_that_lists_and_reads_at_once(flow, tmp_path, monkeypatch):
+    done = flow("init", "fresh")
+    assert done.code == 0
+    assert sorted(path.name for path in (tmp_path / "fresh").iterdir()) == [
+        ".ematix-flow.toml",
+        ".gitignore",
+        "README.md",
+        "pipelines.py",
+        "sample_data.py",
+        "source.db",
+    ]
+    assert "cd fresh && flow run --all" in done.err
+    monkeypatch.chdir(tmp_path / "fresh")
+    assert [p["name"] for p in flow("list", "-o", "json").json] == ["orders", "daily_sales"]
+
+
+def test_init_does_not_replace_files_unasked(flow, tmp_path):
+    (tmp_path / "pipelines.py").write_text("mine")
+    failed = flow("init")
+    assert failed.code == 2
+    assert "already has pipelines.py" in failed.err
+    assert (tmp_path / "pipelines.py").read_text() == "mine"
+    assert not (tmp_path / "README.md").exists()
+
+
+def test_init_by_force_replaces_them(flow, tmp_path):
+    (tmp_path / "pipelines.py").write_text("mine")
+    assert flow("init", "--force").code == 0
+    assert "ematix.pipeline" in (tmp_path / "pipelines.py").read_text()
+
+
+def test_init_into_a_folder_that_cannot_be_written_is_one_error(flow, tmp_path):
+    (tmp_path / "file").write_text("")
+    failed = flow("init", "file/project")
+    assert failed.code == 2
+    assert "cannot write into" in failed.err
+
+
+def counts(database: Path) -> dict[str, int]:
+    with closing(sqlite3.connect(database)) as connection:
+        return {
+            table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            for table in ("customers", "orders", "returns", "payments")
+        }
+
+
+def test_the_shop_has_100_000_orders_and_10_000_customers_and_changes(tmp_path):
+    database = tmp_path / "shop.db"
+    shop_data.create(str(database))
+    assert counts(database) == {"customers": 10_000, "orders": 100_000, "returns": 2_000, "payments": 20_000}
+    shop_data.change(str(database))
+    assert counts(database) == {"customers": 10_025, "orders": 100_500, "returns": 2_000, "payments": 20_300}
+    with closing(sqlite3.connect(database)) as connection:
+        wrong = "SELECT count(*) FROM payments WHERE length(currency) <> 3"
+        assert connection.execute(wrong).fetchone() == (1,)
+        shop_data.mend(str(database))
+        assert connection.execute(wrong).fetchone() == (0,)
+        missing = "SELECT count(*) FROM orders WHERE ordered_at IS NULL OR amount IS NULL"
+        assert connection.execute(missing).fetchone() == (0,)
+
+
+def test_the_demo_leaves_a_folder_with_files_of_its_own_alone(tmp_path):
+    import sys
+
+    from ematix_flow.cli.story.demo import Demo
+
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "pipelines.py").write_text("mine")
+    with pytest.raises(UsageError, match=r"has files of its own: pipelines\.py"):
+        Demo(tmp_path / "mine", force=False, engine=None, stream=sys.stdout).tell()
+    assert (tmp_path / "mine" / "pipelines.py").read_text() == "mine"

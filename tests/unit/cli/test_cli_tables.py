@@ -1,0 +1,77 @@
+"""Tables, pictures and styles as they reach a stream."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from ematix_flow.cli.drawing import draw_graph
+from ematix_flow.cli.output import Column, render_table
+from ematix_flow.cli.terminal import styled
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return Terminal()
+
+
+def test_columns_are_aligned_and_lines_have_no_trailing_space():
+    table = render_table(
+        (Column("name"), Column("rows", right=True)), [("a", 1), ("long", 1000)], stream=io.StringIO()
+    )
+    assert table == "name  rows\na        1\nlong  1000"
+
+
+def test_wide_characters_count_as_wide():
+    table = render_table((Column("name"), Column("x")), [("注文", 1), ("abcd", 2)], stream=io.StringIO())
+    assert table.splitlines()[1] == "注文  1"
+
+
+def test_a_pipe_gets_lines_of_any_length():
+    table = render_table((Column("reason", wraps=True),), [("word " * 100,)], stream=io.StringIO())
+    assert len(table.splitlines()) == 2
+
+
+def test_a_column_that_wraps_gives_way_in_a_terminal(terminal):
+    rows = [("orders", "a reason that is longer than the terminal is wide")]
+    lines = render_table(
+        (Column("pipeline"), Column("reason", wraps=True)), rows, stream=terminal
+    ).splitlines()
+    assert len(lines) > 2
+    assert all(len(line) <= 30 + len("\x1b[1m\x1b[0m") for line in lines)
+
+
+def test_a_status_has_its_colour_in_a_terminal_only(terminal):
+    column = Column("status", style=lambda _: "red")
+    assert "\x1b[31mfailed\x1b[0m" in render_table((column,), [("failed",)], stream=terminal)
+    assert "\x1b" not in render_table((column,), [("failed",)], stream=io.StringIO())
+
+
+def test_no_color_is_honoured(terminal, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert styled("x", "bold red", terminal) == "x"
+
+
+def test_secrets_in_cells_are_masked():
+    table = render_table((Column("url"),), [("postgres://u:sesame-open@h/d",)], stream=io.StringIO())
+    assert "sesame-open" not in table
+
+
+def test_a_graph_is_drawn_below_the_first_upstream():
+    upstreams = {"a": (), "b": ("a",), "c": ("a", "b"), "d": ("c",), "e": ()}
+    assert draw_graph(upstreams, {"a": "1 row"}) == [
+        "a          1 row",
+        "├─▶ b",
+        "└─▶ c      also after b",
+        "    └─▶ d",
+        "e",
+    ]
