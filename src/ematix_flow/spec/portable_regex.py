@@ -97,7 +97,11 @@ def write_replacement(parts: tuple[str | int, ...], flavour: str, shift: int = 0
                 out += f"\\{number}"
         else:
             literal = part.replace("\\", "\\\\")
-            out += literal.replace("$", "\\$") if flavour == "java" else literal
+            if flavour == "java":
+                literal = literal.replace("$", "\\$")
+                if literal[0].isdigit():  # else it would belong to the number of the group before it
+                    literal = "\\" + literal
+            out += literal
     return out
 
 

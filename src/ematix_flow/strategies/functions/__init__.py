@@ -1,0 +1,29 @@
+"""The few SQL functions that differ from engine to engine, one module an engine.
+
+What a normaliser means is written once, in `markers` and `casts`, in terms of these functions; an
+engine is added by writing its `Functions` and naming it in `functions_for`.
+"""
+
+from __future__ import annotations
+
+from ematix_flow.errors import Unsupported
+from ematix_flow.strategies.functions.base import Functions
+from ematix_flow.strategies.functions.duckdb import DuckDBFunctions
+from ematix_flow.strategies.functions.postgres import PostgresFunctions
+from ematix_flow.strategies.functions.spark import SparkFunctions
+from ematix_flow.strategies.functions.sqlite_sql import SQLiteFunctions
+
+_ENGINES: dict[str, type[Functions]] = {
+    "postgres": PostgresFunctions,
+    "duckdb": DuckDBFunctions,
+    "spark": SparkFunctions,
+    "sqlite": SQLiteFunctions,
+}
+
+
+def functions_for(dialect: str) -> Functions:
+    """The functions of an engine, by sqlglot's name of its dialect."""
+    engine = _ENGINES.get(dialect)
+    if engine is None:
+        raise Unsupported(f"normalisers and pre-transforms cannot be compiled to {dialect} SQL yet")
+    return engine()

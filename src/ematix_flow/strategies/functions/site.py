@@ -1,0 +1,22 @@
+"""Where a value is being computed: the engine, the column, and a way to give it a level of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ematix_flow.strategies.functions.base import Functions, Value
+
+
+@dataclass(frozen=True)
+class Site:
+    """Handed to markers and casts.
+
+    ``settle`` makes a plain column of a value, by computing it in a SELECT of its own inside the next
+    one. Whoever mentions a value twice settles it first: so a chain of markers does not double in size
+    with every step.
+    """
+
+    functions: Functions
+    column: str
+    settle: Callable[[Value], Value]

@@ -1,0 +1,319 @@
+"""From the user's SQL to the declared columns: one SELECT that normalises, shapes and types the rows.
+
+The user's SQL is the innermost subquery, word for word. Around it come, each only where it is needed:
+the normalisers of the columns, the pre-transforms, and casts to the declared types. The result yields
+the table's columns by name and in order. What a marker means on an engine lives in `functions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from ematix_flow.errors import SchemaMismatch, did_you_mean
+from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.transforms import DeduplicateBy, FilterWhere, Limit, PreTransform
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies import raw_sql
+from ematix_flow.strategies.functions import functions_for
+from ematix_flow.strategies.functions.base import Functions, Value, number
+from ematix_flow.strategies.functions.casts import cast, needs_cast
+from ematix_flow.strategies.functions.markers import apply_marker
+from ematix_flow.strategies.functions.site import Site
+from ematix_flow.strategies.sql import column, identifier, verbatim
+
+_ROW = "_ematix_row"
+
+
+def needs_projection(
+    table: TableSpec, pre: Sequence[PreTransform] = (), column_map: Mapping[str, str] | None = None
+) -> bool:
+    """Whether more happens to the rows than choosing columns by name."""
+    renamed = any(target != source for target, source in (column_map or {}).items())
+    return bool(pre) or renamed or any(c.normalizers for c in table.columns)
+
+
+def check_columns(
+    *,
+    table: TableSpec,
+    source_columns: Sequence[str],
+    pre: Sequence[PreTransform] = (),
+    column_map: Mapping[str, str] | None = None,
+    dialect: str = "",
+    where: SourceLocation | None = None,
+) -> None:
+    """SchemaMismatch when source and table do not name the same columns.
+
+    A derived column needs no source; a source column that only an expression, a ``column_map`` or a
+    pre-transform uses needs no target.
+    """
+    _match(table, source_columns, pre, column_map or {}, dialect, where)
+
+
+def build_projection(
+    *,
+    source_sql: str,
+    table: TableSpec,
+    source_columns: Sequence[str],
+    source_types: Mapping[str, DataType] | None = None,
+    pre: Sequence[PreTransform] = (),
+    column_map: Mapping[str, str] | None = None,
+    dialect: str,
+    where: SourceLocation | None = None,
+) -> str:
+    """The SELECT, in ``dialect``: postgres, duckdb, sqlite or spark.
+
+    ``source_types`` are the source's types where they are known; a column whose type is unknown and
+    which has no normaliser is passed on as it is.
+    """
+    functions = functions_for(dialect)
+    matched = _match(table, source_columns, pre, column_map or {}, dialect, where)
+    types = dict(source_types or {})
+    chains = [_Chain.start(spec, matched.sources[spec.name], types, functions) for spec in table.columns]
+    for chain in chains:
+        chain.normalise(functions)
+    if not pre:
+        for chain in chains:
+            chain.cast(functions)
+    rows = verbatim(raw_sql.one_statement(source_sql, dialect))
+    select = _levels(rows, chains, matched.extras)
+    if pre:
+        names = [*table.column_names, *matched.extras]
+        for transform in pre:
+            select = _shape(transform, select, names, functions)
+        typed = [_Chain(c.spec, [Value(column(c.spec.name), c.value.type)], c.computed) for c in chains]
+        for chain in typed:
+            chain.cast(functions)
+        if matched.extras or any(not isinstance(c.value.tree, exp.Column) for c in typed):
+            select = _levels(exp.Subquery(this=select), typed, ())
+    return select.sql(dialect=dialect)
+
+
+# --- columns ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Chain:
+    """What becomes of one column, level by level; each level refers to the column of the one inside it."""
+
+    spec: ColumnSpec
+    levels: list[Value]
+    computed: bool = False
+
+    @classmethod
+    def start(
+        cls, spec: ColumnSpec, source: _Source, types: Mapping[str, DataType], functions: Functions
+    ) -> _Chain:
+        if source.name is not None:
+            return cls(spec, [Value(column(source.name), types.get(source.name))])
+        raw = raw_sql.expression(source.expression, functions.name, what=f"column {spec.name!r}")
+        return cls(spec, [Value(raw, None)], computed=True)
+
+    @property
+    def value(self) -> Value:
+        return self.levels[-1]
+
+    def normalise(self, functions: Functions) -> None:
+        for marker in self.spec.normalizers:
+            self.computed = True
+            if marker.name == "derive":  # it is where the chain starts
+                continue
+            if marker.name == "sql":
+                what = f"column {self.spec.name!r}, sql()"
+                value = self._settle(self.value).tree
+                tree = raw_sql.expression(marker["expr"], functions.name, value=value, what=what)
+                self.levels[-1] = Value(tree, None)
+            else:
+                self.levels[-1] = apply_marker(marker, self.value, self._site(functions))
+
+    def cast(self, functions: Functions) -> None:
+        if needs_cast(self.value.type, self.spec.type, computed=self.computed):
+            value = self._settle(self.value)
+            self.levels[-1] = cast(value, self.spec.type, self._site(functions))
+
+    def _site(self, functions: Functions) -> Site:
+        return Site(functions, self.spec.name, self._settle)
+
+    def _settle(self, value: Value) -> Value:
+        """Compute the value in a level of its own, and go on from its column."""
+        if isinstance(value.tree, exp.Column):
+            return value
+        self.levels[-1] = value
+        self.levels.append(Value(column(self.spec.name), value.type))
+        return self.value
+
+
+def _levels(rows: exp.Subquery, chains: Sequence[_Chain], extras: Sequence[str]) -> exp.Select:
+    """One SELECT a level, from the inside out."""
+    depth = max(len(chain.levels) for chain in chains)
+    for level in range(depth):
+        items: list[exp.Expression] = []
+        for chain in chains:
+            name = chain.spec.name
+            tree = chain.levels[level].tree if level < len(chain.levels) else column(name)
+            same = isinstance(tree, exp.Column) and tree.name == name
+            items.append(tree if same else exp.Alias(this=tree, alias=identifier(name)))
+        items += [column(extra) for extra in extras]
+        rows.set("alias", exp.TableAlias(this=identifier(f"_level{level}")))
+        select = exp.select(*items).from_(rows)
+        rows = exp.Subquery(this=select)
+    return select
+
+
+# --- pre-transforms --------------------------------------------------------------------------------
+
+
+def _shape(
+    transform: PreTransform, inner: exp.Select, names: Sequence[str], functions: Functions
+) -> exp.Select:
+    rows = exp.Subquery(this=inner, alias=exp.TableAlias(this=identifier("_rows")))
+    select = exp.select(*[column(n) for n in names]).from_(rows)
+    if isinstance(transform, FilterWhere):
+        return select.where(raw_sql.expression(transform.expr, functions.name, what="filter_where()"))
+    if isinstance(transform, Limit):
+        return select.limit(transform.n)
+    if isinstance(transform, DeduplicateBy):
+        return _deduplicated(transform, select, names, functions)
+    return select.where(exp.LT(this=functions.random(), expression=number(transform.p)))
+
+
+def _deduplicated(
+    transform: DeduplicateBy, select: exp.Select, names: Sequence[str], functions: Functions
+) -> exp.Select:
+    for key in transform.keys:
+        if key not in names:
+            raise SchemaMismatch(f"deduplicate_by(): there is no column {key!r}.{did_you_mean(key, names)}")
+    items = [
+        raw_sql.ordered(item, names, functions.name)
+        for raw in transform.order_by
+        for item in raw_sql.orderings(raw, functions.name)
+    ]
+    keys: list[exp.Expression] = [column(k) for k in transform.keys]
+    order = exp.Order(expressions=items or [exp.Ordered(this=k.copy(), nulls_first=False) for k in keys])
+    place = exp.Window(this=exp.RowNumber(), partition_by=keys, order=order)
+    numbered = select.select(exp.Alias(this=place, alias=identifier(_ROW)))
+    rows = exp.Subquery(this=numbered, alias=exp.TableAlias(this=identifier("_numbered")))
+    first = exp.EQ(this=column(_ROW), expression=number(1))
+    return exp.select(*[column(n) for n in names]).from_(rows).where(first)
+
+
+# --- which source column feeds which target column ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where a column's value comes from: a source column by ``name``, or an ``expression``."""
+
+    name: str | None = None
+    expression: str = ""
+
+
+@dataclass
+class _Matched:
+    sources: dict[str, _Source] = field(default_factory=dict)
+    extras: list[str] = field(default_factory=list)  # source columns that only pre-transforms use
+
+
+def _match(
+    table: TableSpec,
+    source_columns: Sequence[str],
+    pre: Sequence[PreTransform],
+    column_map: Mapping[str, str],
+    dialect: str,
+    where: SourceLocation | None,
+) -> _Matched:
+    for target in column_map:
+        if target not in table.column_names:
+            raise SchemaMismatch(
+                f"column_map names {target!r}, which {table.label} does not declare."
+                f"{did_you_mean(target, table.column_names)}",
+                where=where,
+            )
+    _refuse_repeated(source_columns, where)
+    folds_case = dialect != "" and functions_for(dialect).folds_case
+    matched, used, missing = _Matched(), set[str](), []
+    for spec in table.columns:
+        expression = spec.normalizers[0]["expr"] if _is_derived(spec) else column_map.get(spec.name)
+        if expression is None:
+            expression = spec.name
+        name = None if _is_derived(spec) else _find(expression, source_columns, folds_case)
+        if name is not None:
+            used.add(name)
+            matched.sources[spec.name] = _Source(name)
+        elif _is_derived(spec) or spec.name in column_map:
+            matched.sources[spec.name] = _Source(None, expression)
+        else:
+            missing.append(spec.name)
+    expressions = [s.expression for s in matched.sources.values() if s.expression]
+    expressions += [n["expr"] for c in table.columns for n in c.normalizers if n.name == "sql"]
+    in_columns = _mentioned(expressions, source_columns, dialect)
+    in_pre = _mentioned(_expressions_of(pre), source_columns, dialect)
+    unknown = [n for n in source_columns if n not in used | in_columns | in_pre]
+    if missing or unknown:
+        raise _mismatch(table, source_columns, missing, unknown, where)
+    matched.extras = [n for n in source_columns if n in in_pre and n not in table.column_names]
+    return matched
+
+
+def _is_derived(spec: ColumnSpec) -> bool:
+    return bool(spec.normalizers) and spec.normalizers[0].name == "derive"
+
+
+def _find(name: str, source_columns: Sequence[str], folds_case: bool) -> str | None:
+    if name in source_columns:
+        return name
+    alike = [n for n in source_columns if folds_case and n.lower() == name.lower()]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _expressions_of(pre: Sequence[PreTransform]) -> list[str]:
+    out: list[str] = []
+    for transform in pre:
+        if isinstance(transform, FilterWhere):
+            out.append(transform.expr)
+        elif isinstance(transform, DeduplicateBy):
+            out += [*(f'"{key}"' for key in transform.keys), *transform.order_by]
+    return out
+
+
+def _mentioned(expressions: Sequence[str], source_columns: Sequence[str], dialect: str) -> set[str]:
+    words = {word.lower() for raw in expressions for word in raw_sql.names_in(raw, dialect)}
+    return {name for name in source_columns if name.lower() in words}
+
+
+def _refuse_repeated(source_columns: Sequence[str], where: SourceLocation | None) -> None:
+    twice = sorted({n for n in source_columns if list(source_columns).count(n) > 1})
+    if twice:
+        raise SchemaMismatch(
+            f"the source yields column {twice[0]!r} twice",
+            where=where,
+            next_step="name one of them otherwise with AS, or leave it out",
+        )
+
+
+def _mismatch(
+    table: TableSpec,
+    source_columns: Sequence[str],
+    missing: Sequence[str],
+    unknown: Sequence[str],
+    where: SourceLocation | None,
+) -> SchemaMismatch:
+    said = [
+        f"{table.label} declares {name!r}, and the source has no such column."
+        f"{did_you_mean(name, source_columns)}"
+        for name in missing
+    ]
+    said += [
+        f"the source yields {name!r}, and {table.label} declares no such column."
+        f"{did_you_mean(name, table.column_names)}"
+        for name in unknown
+    ]
+    return SchemaMismatch(
+        " ".join(said),
+        where=where,
+        state=f"{table.label} is unchanged",
+        next_step="name the columns alike with AS in the source SQL, use column_map=, or declare them",
+    )
