@@ -26,11 +26,9 @@ from ematix_flow.backends.base import (
     Target,
 )
 from ematix_flow.engine import tasks
-from ematix_flow.engine.failures import translate
 from ematix_flow.engine.frames import ranged, source_table_of
 from ematix_flow.engine.progress import watch
 from ematix_flow.engine.results import TargetResult
-from ematix_flow.errors import FlowError
 from ematix_flow.observe.listener import Listener
 from ematix_flow.plan.build import SPARK_VIEW
 from ematix_flow.plan.definition import ApplyRows, CopyRows, Plan, PrepareTable, TargetPlan, TransformRows
@@ -166,12 +164,8 @@ class _Runner:
         staging = self.target.create_staging(self.load, self.target_plan.table.arrow_schema())
         self.progress.staging = staging
         faults.point("staging.created")
-        try:
+        with self.world.spark_errors(f"loading {self.load.target}"):
             yield staging
-        except (FlowError, KeyboardInterrupt):
-            raise
-        except Exception as error:
-            raise translate(error, what=f"loading {self.load.target}") from error
         faults.point("staging.loaded")
 
     @contextmanager

@@ -70,7 +70,8 @@ def _build(declared: DeclaredPipeline, world: World, cores: int) -> Plan:
     asked = source_sql(declared, world, reader)
     sql = asked.text
     if isinstance(reader, SparkSource):
-        columns = columns_of_frame(reader.frame(world.spark(), sql))
+        with world.spark_errors(f"the source SQL of {spec.name!r}"):
+            columns = columns_of_frame(reader.frame(world.spark(), sql))
     else:
         columns = reader.describe(sql)
     _refuse_repeated(columns, spec)

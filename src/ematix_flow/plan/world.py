@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.base import Backend, BatchSource, SparkSource, Target
 from ematix_flow.backends.registry import open_backend
-from ematix_flow.errors import Unsupported
+from ematix_flow.errors import FlowError, Unsupported
 from ematix_flow.graph.connections import resolve_for_use
 from ematix_flow.spec.pipelines import ConnectionRef, connection_label
 
@@ -16,14 +17,31 @@ if TYPE_CHECKING:
 
 
 class World:
-    """Opens nothing until asked. ``spark`` starts the engine; it is called only by who needs Spark."""
+    """Opens nothing until asked.
 
-    def __init__(self, spark: Callable[[], SparkSession]) -> None:
+    ``spark`` starts the engine; it is called only by who needs Spark. ``failure`` turns what Spark
+    raises into an error of ours.
+    """
+
+    def __init__(
+        self, spark: Callable[[], SparkSession], failure: Callable[[Exception, str], FlowError]
+    ) -> None:
         self._start_spark = spark
+        self._failure = failure
         self._backends: dict[Any, Backend] = {}
 
     def spark(self) -> SparkSession:
         return self._start_spark()
+
+    @contextmanager
+    def spark_errors(self, what: str) -> Iterator[None]:
+        """Whatever Spark raises within the block is raised as one of our errors."""
+        try:
+            yield
+        except FlowError:
+            raise
+        except Exception as error:
+            raise self._failure(error, what) from error
 
     def backend(self, reference: ConnectionRef) -> Backend:
         key = reference if isinstance(reference, str) else (reference.name, id(reference))

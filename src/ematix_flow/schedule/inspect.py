@@ -17,7 +17,7 @@ from ematix_flow.observe.listener import Listener
 from ematix_flow.plan.build import build_plan
 from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.source_sql import source_reference
-from ematix_flow.plan.world import World
+from ematix_flow.schedule.run import open_world
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,20 +70,21 @@ class Validation:
 
 
 def preview(declared: DeclaredPipeline, spark: Callable[[], SparkSession], rows: int) -> Preview:
-    world = World(spark)
+    world = open_world(spark)
     plan = build_plan(declared, world)
     reference = source_reference(declared.spec)
     source = world.source(reference)
     if isinstance(source, SparkSource):
-        frame = source.frame(world.spark(), plan.source_sql).limit(rows)
-        return Preview(plan, tuple(frame.columns), tuple(tuple(row) for row in frame.collect()))
+        with world.spark_errors(f"the source SQL of {declared.spec.name!r}"):
+            frame = source.frame(world.spark(), plan.source_sql).limit(rows)
+            return Preview(plan, tuple(frame.columns), tuple(tuple(row) for row in frame.collect()))
     names, sample = world.backend(reference).query(plan.source_sql, rows)
     return Preview(plan, tuple(names), tuple(sample))
 
 
 def validate(declared: DeclaredPipeline, spark: Callable[[], SparkSession]) -> Validation:
     """EXPLAIN at the source, then the whole plan. An error is the answer, not an exception."""
-    world = World(spark)
+    world = open_world(spark)
     try:
         plan = build_plan(declared, world)
         source = world.source(source_reference(declared.spec))
@@ -99,7 +100,7 @@ def dry_run(
 ) -> RunResult:
     """Every stage but the commit: counts what would change. Nothing is created, nothing recorded."""
     started = time.monotonic()
-    world = World(spark)
+    world = open_world(spark)
     plan = build_plan(declared, world)
     run_id = uuid.uuid4()
     results = tuple(

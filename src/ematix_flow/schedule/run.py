@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ematix_flow.engine.execute import execute_target
+from ematix_flow.engine.failures import translate
 from ematix_flow.engine.results import RunResult, Status, TargetResult
 from ematix_flow.errors import (
     ConfigError,
@@ -78,7 +79,12 @@ def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
 
 def plan_pipeline(declared: DeclaredPipeline, spark: Callable[[], SparkSession]) -> Plan:
     """The plan of a run that would start now. Changes nothing, takes no lock."""
-    return build_plan(declared, World(spark))
+    return build_plan(declared, open_world(spark))
+
+
+def open_world(spark: Callable[[], SparkSession]) -> World:
+    """The world of one run, with Spark's failures told in our words."""
+    return World(spark, lambda error, what: translate(error, what=what, source=True))
 
 
 def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: int) -> RunResult:
@@ -124,7 +130,7 @@ def _failure(spec: PipelineSpec, result: RunResult) -> LoadError | None:
 def _locked_run(
     declared: DeclaredPipeline, context: RunContext, run_id: uuid.UUID, attempt: int, started: float
 ) -> RunResult:
-    spec, world, listener = declared.spec, World(context.spark), context.listener
+    spec, world, listener = declared.spec, open_world(context.spark), context.listener
     notes: list[str] = []
 
     def note(text: str) -> None:
