@@ -1,0 +1,1 @@
+"""DuckDB as a batch source and target, through its Python package."""

@@ -1,0 +1,65 @@
+"""One DuckDB file as a backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+
+from ematix_flow.backends.base import Backend, BatchSource, Target
+from ematix_flow.backends.capabilities import Capabilities
+from ematix_flow.backends.duckdb.handles import connected
+from ematix_flow.backends.duckdb.session import failing_as, source_error
+from ematix_flow.backends.duckdb.source import DuckDBSource
+from ematix_flow.backends.duckdb.target import DuckDBTarget
+from ematix_flow.backends.embedded import DatabaseFile
+from ematix_flow.spec.connections import Connection, DuckDBConnection
+
+
+class DuckDBBackend(Backend):
+    kind = "duckdb"
+    capabilities = Capabilities(
+        source=True,
+        strategies=frozenset({"append", "truncate"}),
+        transactions=True,
+        same_db=True,
+        parallel_read=False,
+        parallel_write=True,
+        shared_filesystem=True,
+    )
+
+    def __init__(self, connection: Connection) -> None:
+        assert isinstance(connection, DuckDBConnection)
+        super().__init__(connection)
+        self.file = DatabaseFile.of("DuckDB", connection.name, connection.path)
+
+    def check(self) -> str:
+        product = f"DuckDB {duckdb.__version__}"
+        if self.file.in_memory:
+            return f"{product}, in memory"
+        if not self.file.exists:
+            self.file.require_folder()
+            return f"{product}, {self.file.path} (not there yet; the first load creates it)"
+        self.file.require_existing()
+        with connected(self.file, write=False):
+            return f"{product}, {self.file.path}"
+
+    def identity(self) -> str:
+        return self.file.identity()
+
+    def source(self) -> BatchSource:
+        return DuckDBSource(self.file)
+
+    def target(self) -> Target:
+        return DuckDBTarget(self.file)
+
+    def query(self, sql: str, limit: int | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:
+        self.file.require_shared("source")
+        self.file.require_existing()
+        with (
+            connected(self.file, write=False) as connection,
+            failing_as(lambda error: source_error(error, self.file)),
+        ):
+            found = connection.execute(sql)
+            rows = found.fetchall() if limit is None else found.fetchmany(limit)
+            return [column[0] for column in found.description or ()], rows

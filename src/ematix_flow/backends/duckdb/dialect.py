@@ -1,0 +1,86 @@
+"""DuckDB's SQL: names, types, typed constants, and the length that DuckDB does not enforce by itself."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from pathlib import Path
+from typing import Any
+
+from sqlglot import exp
+
+from ematix_flow.backends.duckdb import types
+from ematix_flow.backends.relational import SqlDialect
+from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.sql import identifier
+
+_RESERVED = ("main", "temp", "system")
+
+
+def catalog_name(path: Path) -> str:
+    """What DuckDB calls the database in this file: its name up to the first dot that ends one."""
+    stem = next((part for part in path.name.split(".") if part), path.name)
+    return f"{stem}_db" if stem.lower() in _RESERVED else stem
+
+
+class DuckDBDialect(SqlDialect):
+    """How strategies, DDL and control tables speak to one DuckDB file."""
+
+    name = "duckdb"
+
+    def __init__(self, catalog: str) -> None:
+        self.catalog = catalog
+
+    def table(self, schema: str | None, name: str) -> exp.Table:
+        # with the catalog: a file sales.duckdb with a schema "sales" makes "sales"."orders" ambiguous
+        return exp.Table(
+            this=identifier(name), db=identifier(schema or "main"), catalog=identifier(self.catalog)
+        )
+
+    def native_type(self, data_type: DataType) -> str:
+        return types.native_type(data_type)
+
+    def canonical_type(self, native: str) -> DataType | None:
+        return types.canonical_type(native)
+
+    def literal(self, value: Any, data_type: DataType) -> exp.Expr:
+        if value is None:
+            return self.cast(exp.Null(), data_type)
+        return self.cast(exp.Literal.string(_text(value)), data_type)
+
+    def comparable(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        if data_type.kind in ("json", "jsonb"):
+            return exp.cast(column, "VARCHAR", dialect=self.name)
+        return column
+
+    def ranged(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        # DuckDB compares no text with a time; a cast to the type a column has already costs nothing
+        return self.cast(column, data_type)
+
+    def to_python(self, value: Any, data_type: DataType) -> Any:
+        if value is None:
+            return None
+        if data_type.kind == "timestamp_tz":
+            return value.astimezone(dt.timezone.utc)
+        return str(value) if data_type.kind == "uuid" else value
+
+    def column_constraint(self, column: ColumnSpec) -> str:
+        if column.type.kind != "string":
+            return ""
+        return f"CHECK (length({self.quote(column.name)}) <= {column.type.length})"
+
+    def cast(self, value: exp.Expr, data_type: DataType) -> exp.Expr:
+        return exp.cast(value, types.native_type(data_type), dialect=self.name)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dt.datetime):
+        return value.isoformat(" ")
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    if isinstance(value, bytes):
+        return "".join(f"\\x{byte:02X}" for byte in value)
+    return str(value)

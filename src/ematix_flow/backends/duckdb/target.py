@@ -1,0 +1,137 @@
+"""DuckDB as a target: its catalog, its staging, and the select that a load applies.
+
+DuckDB's key indexes see the deletes of their own transaction, so that `truncate` deletes and inserts
+like everywhere else; a test holds this for the version in use.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from ematix_flow.backends.base import LiveTable, Load, StagedRows, Staging, TableChange
+from ematix_flow.backends.duckdb.casts import exact_cast
+from ematix_flow.backends.duckdb.dialect import DuckDBDialect, catalog_name
+from ematix_flow.backends.duckdb.session import DuckDBSession, failing_as, reading, target_error, writing
+from ematix_flow.backends.duckdb.source import described
+from ematix_flow.backends.duckdb.staging import DuckDBStaging
+from ematix_flow.backends.embedded import (
+    DatabaseFile,
+    EmbeddedTarget,
+    create_staging_folder,
+    drop_folder,
+)
+from ematix_flow.backends.relational import SqlSession
+from ematix_flow.errors import SchemaMismatch
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.sql import column, identifier, verbatim
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_HERE = "database_name = current_database() AND lower(schema_name) = lower($schema)"
+_NAMED = f"{_HERE} AND lower(table_name) = lower($name)"
+
+
+class DuckDBTarget(EmbeddedTarget):
+    dialect: DuckDBDialect
+
+    def __init__(self, file: DatabaseFile) -> None:
+        super().__init__(file)
+        self.dialect = DuckDBDialect(catalog_name(file.path))
+
+    def session(self) -> AbstractContextManager[SqlSession]:
+        return writing(self.file)
+
+    def reading(self) -> AbstractContextManager[SqlSession]:
+        return reading(self.file)
+
+    # -------------------------------------------------------------- the catalog
+
+    def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
+        at = {"schema": table.schema or "main", "name": table.name}
+        views = f"SELECT 1 FROM duckdb_views() WHERE {_HERE} AND lower(view_name) = lower($name)"
+        if session.fetch(views, at):
+            raise SchemaMismatch(
+                f"{table.label} is a view in {self.file.path}, not a table",
+                next_step="choose another name for the target",
+            )
+        found = session.fetch(
+            "SELECT column_name, data_type, is_nullable FROM duckdb_columns() "
+            f"WHERE {_NAMED} ORDER BY column_index",
+            at,
+        )
+        if not found:
+            return None
+        declared = {c.name.lower(): c.name for c in table.columns}  # names differ in case by accident
+        keys = session.fetch(
+            "SELECT constraint_type, constraint_column_names FROM duckdb_constraints() "
+            f"WHERE {_NAMED} AND constraint_type IN ('PRIMARY KEY', 'UNIQUE') ORDER BY constraint_index",
+            at,
+        )
+        groups = [(kind, tuple(declared.get(n.lower(), n) for n in names)) for kind, names in keys]
+        columns, native = [], {}
+        for name, type_name, nullable in found:
+            spelled = declared.get(name.lower(), name)
+            meaning = self.dialect.canonical_type(type_name) or DataType("text")
+            columns.append(ColumnSpec(spelled, meaning, nullable=bool(nullable)))
+            native[spelled] = type_name
+        primary = next((names for kind, names in groups if kind == "PRIMARY KEY"), ())
+        unique = tuple(names for kind, names in groups if kind == "UNIQUE")
+        return LiveTable(tuple(columns), primary, unique, native)
+
+    def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
+        schema = table.schema or "main"
+        if session.fetch(f"SELECT 1 FROM duckdb_schemas() WHERE {_HERE}", {"schema": schema}):
+            return []
+        name = f"{self.dialect.quote(self.dialect.catalog)}.{self.dialect.quote(schema)}"
+        return [TableChange("create_schema", schema, f"CREATE SCHEMA IF NOT EXISTS {name}")]
+
+    # -------------------------------------------------------------- staging
+
+    def create_staging(self, load: Load, schema: pa.Schema) -> Staging:
+        columns = tuple((c.name, c.type) for c in load.table.columns)
+        return DuckDBStaging(create_staging_folder(self.file, load), columns)
+
+    def drop_staging(self, staging: Staging) -> None:
+        assert isinstance(staging, DuckDBStaging)
+        drop_folder(staging.folder)
+
+    def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
+        assert isinstance(rows.staging, DuckDBStaging)
+        if not rows.parts:
+            empty = [
+                exp.alias_(self.dialect.cast(exp.Null(), c.type), c.name, quoted=True) for c in table.columns
+            ]
+            return exp.select(*empty).where(exp.false())
+        files = exp.Array(expressions=[exp.Literal.string(rows.staging.path(p.part)) for p in rows.parts])
+        # a folder of the path may look like a partition or a pattern, and is neither
+        plain = exp.EQ(this=exp.Var(this="hive_partitioning"), expression=exp.false())
+        parts = exp.Anonymous(this="READ_PARQUET", expressions=[files, plain])
+        chosen = [
+            exp.alias_(self.dialect.cast(column(f"c{number}"), c.type), c.name, quoted=True)
+            for number, c in enumerate(table.columns)
+        ]
+        return exp.select(*chosen).from_(parts)
+
+    # -------------------------------------------------------------- the load
+
+    def apply_session(self, load: Load) -> AbstractContextManager[SqlSession]:
+        # a rehearsal creates no database
+        return reading(self.file) if load.dry_run and not self.file.exists else writing(self.file)
+
+    def computed_select(self, session: SqlSession, sql: str, table: TableSpec) -> exp.Expr:
+        """DuckDB's own casts round and cut; here they are exact or refused, as everywhere."""
+        assert isinstance(session, DuckDBSession)
+        with failing_as(lambda error: target_error(error, self.file)):
+            native = {c.name.lower(): c.native for c in described(session.connection, sql)}
+        rows = verbatim(sql.rstrip().rstrip(";"))
+        rows.set("alias", exp.TableAlias(this=identifier("rows")))
+        chosen = [
+            exp.alias_(exact_cast(self.dialect, c, native.get(c.name.lower(), "")), c.name, quoted=True)
+            for c in table.columns
+        ]
+        return exp.select(*chosen).from_(rows)

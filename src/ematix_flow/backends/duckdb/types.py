@@ -1,0 +1,84 @@
+"""DuckDB's column types and ours, both ways, and how a source's column travels as Arrow."""
+
+from __future__ import annotations
+
+import re
+
+from ematix_flow.spec.types import DataType
+
+_NATIVE = {
+    "small_int": "SMALLINT",
+    "integer": "INTEGER",
+    "big_int": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "boolean": "BOOLEAN",
+    "text": "VARCHAR",
+    "string": "VARCHAR",  # DuckDB ignores a length; a CHECK keeps it
+    "date": "DATE",
+    "timestamp": "TIMESTAMP",
+    "timestamp_tz": "TIMESTAMP WITH TIME ZONE",
+    "json": "JSON",
+    "jsonb": "JSON",
+    "uuid": "UUID",
+    "bytes": "BLOB",
+}
+_CANONICAL = {native: kind for kind, native in _NATIVE.items() if kind not in ("string", "jsonb")}
+_AS_SOURCE = {
+    "TINYINT": "small_int",
+    "UTINYINT": "small_int",
+    "USMALLINT": "integer",
+    "UINTEGER": "big_int",
+    "TIMESTAMP_S": "timestamp",
+    "TIMESTAMP_MS": "timestamp",
+    "TIMESTAMP_NS": "timestamp",
+    "TIME": "text",
+    "TIME_NS": "text",
+    "TIME WITH TIME ZONE": "text",
+    "INTERVAL": "text",
+    "BIT": "text",
+    '"NULL"': "text",
+}
+_WIDE = {"HUGEINT": 38, "UHUGEINT": 38, "UBIGINT": 20, "BIGNUM": 38}
+_DECIMAL = re.compile(r"DECIMAL\((\d+),\s*(\d+)\)")
+_NESTED = re.compile(r"(STRUCT|MAP|UNION|VARIANT)\b.*|.*\[\d*\]", re.DOTALL)
+
+WHOLE = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?")
+FRACTIONAL = re.compile(r"FLOAT|DOUBLE|DECIMAL\(.*\)")
+
+
+def native_type(data_type: DataType) -> str:
+    if data_type.kind == "numeric":
+        return f"DECIMAL({data_type.precision},{data_type.scale})"
+    return _NATIVE[data_type.kind]
+
+
+def canonical_type(native: str) -> DataType | None:
+    """What a live column's type means; None when no canonical type is exactly it."""
+    if native in _CANONICAL:
+        return DataType(_CANONICAL[native])
+    decimal = _DECIMAL.fullmatch(native)
+    return DataType("numeric", precision=int(decimal[1]), scale=int(decimal[2])) if decimal else None
+
+
+def source_type(native: str) -> DataType | None:
+    """The narrowest canonical type that takes every value of a query's column."""
+    exact = canonical_type(native)
+    if exact is not None:
+        return exact
+    if native in _WIDE:
+        return DataType("numeric", precision=_WIDE[native], scale=0)
+    if native in _AS_SOURCE:
+        return DataType(_AS_SOURCE[native])
+    if _NESTED.fullmatch(native):
+        return DataType("json")
+    return DataType("text") if native.startswith("ENUM") else None
+
+
+def export_cast(native: str) -> str | None:
+    """What a column is turned into before it leaves as Arrow, where Arrow's own form would not do."""
+    if native in ("HUGEINT", "UHUGEINT", "BIGNUM"):
+        return "DECIMAL(38,0)"
+    if native.startswith("ENUM") or _AS_SOURCE.get(native) == "text":
+        return "VARCHAR"
+    return "JSON" if _NESTED.fullmatch(native) else None

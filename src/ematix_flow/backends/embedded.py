@@ -1,0 +1,244 @@
+"""What databases that live in one file share: where the file is, and what lies beside it.
+
+Staging and locks are kept in ``.ematix_flow`` beside the database, not in it: such a database has one
+writer, and is thus held only while a load is applied. The folder must be seen by every Spark executor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ematix_flow.backends.base import LiveTable, Load, TablePlan
+from ematix_flow.backends.relational import RelationalTarget
+from ematix_flow.errors import CannotConnect, SchemaMismatch, TargetFailed, Unsupported
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.state.locks import hold_file_lock
+
+MEMORY = ":memory:"
+BESIDE = ".ematix_flow"
+UNCHANGED = "the target is unchanged"
+_PART = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True)
+class DatabaseFile:
+    """Where a database lives. The path is absolute and without links; the file may not exist yet."""
+
+    product: str  # as people call it: SQLite, DuckDB
+    connection: str
+    path: Path
+
+    @classmethod
+    def of(cls, product: str, connection: str, path: str) -> DatabaseFile:
+        """A relative path counts from the folder this process works in now."""
+        if path.startswith(MEMORY):
+            return cls(product, connection, Path(MEMORY))
+        return cls(product, connection, Path(os.path.realpath(os.path.expanduser(path))))
+
+    @property
+    def in_memory(self) -> bool:
+        return str(self.path) == MEMORY
+
+    @property
+    def exists(self) -> bool:
+        return not self.in_memory and self.path.exists()
+
+    @property
+    def beside(self) -> Path:
+        return self.path.parent / BESIDE
+
+    def identity(self) -> str:
+        """Equal for every name of one file; a database in memory is equal to nothing."""
+        if self.in_memory:
+            return f"{self.product}:memory:{uuid.uuid4()}"
+        try:
+            found = self.path.stat()
+        except OSError:
+            return f"{self.product}:{self.path}"
+        return f"{self.product}:{found.st_dev}:{found.st_ino}"
+
+    def require_shared(self, what: str) -> None:
+        """A database in memory is gone with its process: no task could read it, nothing would be kept."""
+        if self.in_memory:
+            raise Unsupported(
+                f"connection {self.connection!r} is a {self.product} database in memory, "
+                f"which cannot be the {what} of a pipeline",
+                next_step='give the connection the path of a file, as in  path = "data/warehouse.db"',
+            )
+
+    def require_existing(self) -> None:
+        self.require_folder()
+        if not self.path.exists():
+            raise CannotConnect(
+                f"connection {self.connection!r}: there is no {self.product} database at {self.path}",
+                next_step="correct the path, or create the database first",
+            )
+        self._require_no_folder()
+
+    def require_folder(self) -> None:
+        if not self.path.parent.is_dir():
+            raise CannotConnect(
+                f"connection {self.connection!r}: the folder {self.path.parent} of the {self.product} "
+                "database is not there",
+                state="nothing was read or written",
+                next_step=f"make the folder, or correct the path of connection {self.connection!r}",
+            )
+
+    def require_writable(self) -> None:
+        """Find out before anything is read: the file and its folder can be written to."""
+        self.require_folder()
+        self._require_no_folder()
+        for path in (self.path.parent, self.path):
+            if path.exists() and not os.access(path, os.W_OK):
+                raise self._unwritable(path, "no permission to write")
+        try:
+            self.beside.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise self._unwritable(self.beside, error.strerror or str(error)) from error
+
+    def _require_no_folder(self) -> None:
+        if self.path.is_dir():
+            raise CannotConnect(
+                f"connection {self.connection!r}: {self.path} is a folder, not a {self.product} database",
+                next_step="give the path of the file",
+            )
+
+    def _unwritable(self, path: Path, why: str) -> TargetFailed:
+        return TargetFailed(
+            f"connection {self.connection!r}: {path} cannot be written: {why}",
+            state=UNCHANGED,
+            next_step="make the database and its folder writable; staging and locks lie beside the database",
+        )
+
+
+# ------------------------------------------------------------------ staging folders
+
+
+def create_staging_folder(file: DatabaseFile, load: Load) -> str:
+    """A new empty folder for one attempt."""
+    file.require_writable()
+    name = f"{_prefix(file, load.pipeline, load.target)}{load.run_id.hex}_{_attempt()}"
+    folder = file.beside / "staging" / name
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+    except OSError as error:
+        raise TargetFailed(
+            f"cannot make the staging folder {folder}: {error.strerror or error}", state=UNCHANGED
+        ) from error
+    return str(folder)
+
+
+@contextmanager
+def part_file(folder: str, part: str, suffix: str) -> Iterator[str]:
+    """A path to write a part to; it gets its name when the block ends well, and is removed otherwise."""
+    if not _PART.fullmatch(part):
+        raise ValueError(f"{part!r} is no name of a part")
+    aside = os.path.join(folder, f".{part}.{_attempt()}{suffix}")
+    try:
+        # never makes the folder: a task that outlives its run must not bring staging back
+        if not os.path.isdir(folder):
+            raise TargetFailed(
+                f"the staging folder {folder} is not there",
+                state=UNCHANGED,
+                next_step="run it again; on a cluster, put the database where every executor sees it",
+            )
+        yield aside
+        os.replace(aside, part_path(folder, part, suffix))
+    except OSError as error:
+        raise TargetFailed(
+            f"cannot write staging in {folder}: {error.strerror or error}",
+            state=UNCHANGED,
+            next_step="make room on that disk, or make the folder writable",
+        ) from error
+    finally:
+        Path(aside).unlink(missing_ok=True)
+
+
+def part_path(folder: str, part: str, suffix: str) -> str:
+    return os.path.join(folder, part + suffix)
+
+
+def drop_folder(folder: str) -> None:
+    # what cannot be removed now is swept by the next run: the load itself is over
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep_folders(file: DatabaseFile, pipeline: str, target: str) -> list[str]:
+    """Remove what crashed attempts of this pipeline left; their names."""
+    staging = file.beside / "staging"
+    if not staging.is_dir():
+        return []
+    prefix = _prefix(file, pipeline, target)
+    left = sorted(path for path in staging.iterdir() if path.name.startswith(prefix))
+    for path in left:
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            raise TargetFailed(
+                f"cannot remove old staging {path}: {error.strerror or error}",
+                state=UNCHANGED,
+                next_step="remove the folder by hand",
+            ) from error
+    return [path.name for path in left]
+
+
+def _prefix(file: DatabaseFile, pipeline: str, target: str) -> str:
+    """Readable, valid on every file system, and no prefix of another pipeline's."""
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", pipeline).strip("-")[:40]
+    digest = hashlib.sha256(json.dumps([file.path.name, pipeline, target]).encode("ascii")).hexdigest()[:16]
+    return f"{slug or 'pipeline'}-{digest}_"
+
+
+def _attempt() -> str:
+    return uuid.uuid4().hex[:8]
+
+
+# ------------------------------------------------------------------ the target
+
+
+class EmbeddedTarget(RelationalTarget):
+    """A database in a file as a target; a subclass brings dialect, sessions and the form of staging."""
+
+    def __init__(self, file: DatabaseFile) -> None:
+        file.require_shared("target")
+        self.file = file
+
+    def plan_table(self, table: TableSpec, live: LiveTable | None) -> TablePlan:
+        _require_distinct(table.with_load_columns(), self.file.product)
+        return super().plan_table(table, live)
+
+    def change_table(self, table: TableSpec, plan: TablePlan) -> None:
+        self.file.require_writable()
+        super().change_table(table, plan)
+
+    @contextmanager
+    def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
+        self.file.require_writable()
+        with hold_file_lock(self.file.beside / "locks", pipeline, target, str(run_id)):
+            yield
+
+    def sweep(self, pipeline: str, target: str) -> list[str]:
+        return sweep_folders(self.file, pipeline, target)
+
+
+def _require_distinct(table: TableSpec, product: str) -> None:
+    """These databases take ``ID`` and ``id`` for one column, quoted or not."""
+    seen: dict[str, str] = {}
+    for name in table.column_names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise SchemaMismatch(
+                f"columns {other!r} and {name!r} of {table.label} differ only in case, "
+                f"which {product} takes for one name",
+                where=table.where,
+                next_step="rename one of them",
+            )

@@ -1,0 +1,1 @@
+"""SQLite as a batch source and target, through the driver of the standard library."""

@@ -1,0 +1,117 @@
+"""SQLite's SQL: names, types, typed constants, and the limits that SQLite does not enforce by itself."""
+
+from __future__ import annotations
+
+import decimal
+from typing import Any
+
+from sqlglot import exp
+
+from ematix_flow.backends.relational import SqlDialect
+from ematix_flow.backends.sqlite import types
+from ematix_flow.backends.sqlite.canonical import canonical
+from ematix_flow.backends.sqlite.values import parse, stored
+from ematix_flow.errors import Unsupported
+from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.spec.types import INTEGER_BITS, DataType
+from ematix_flow.strategies.sql import column as column_tree
+from ematix_flow.strategies.sql import identifier
+
+SEPARATOR = "__"
+
+
+def table_name(schema: str | None, name: str) -> str:
+    """SQLite has no schemas: theirs becomes the first part of the table's name, except ``main``."""
+    return name if schema in (None, "main") else f"{schema}{SEPARATOR}{name}"
+
+
+class SQLiteDialect(SqlDialect):
+    """How strategies, DDL and control tables speak to SQLite."""
+
+    name = "sqlite"
+
+    def table(self, schema: str | None, name: str) -> exp.Table:
+        # named with its database, so that staging attached beside it can never be meant
+        return exp.Table(this=identifier(table_name(schema, name)), db=identifier("main"))
+
+    def native_type(self, data_type: DataType) -> str:
+        return types.native_type(data_type)
+
+    def canonical_type(self, native: str) -> DataType | None:
+        return types.canonical_type(native)
+
+    def holds(self, declared: DataType, live: DataType, native: str | None) -> bool:
+        return types.holds(declared, types.native_type(live) if native is None else native)
+
+    def literal(self, value: Any, data_type: DataType) -> exp.Expr:
+        if value is None:
+            return exp.Null()
+        if data_type.kind == "numeric":
+            return _number(value, data_type)
+        kept = stored(value, data_type)
+        if isinstance(kept, bytes):
+            return exp.HexString(this=kept.hex())
+        if isinstance(kept, int | float):
+            return exp.Literal.number(repr(kept))
+        if "\x00" in kept:  # SQL text ends at a NUL
+            return exp.cast(exp.HexString(this=kept.encode().hex()), "TEXT", dialect=self.name)
+        return exp.Literal.string(kept)
+
+    def comparable(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        return column
+
+    def ranged(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        return canonical(column, data_type, column.name)
+
+    def to_python(self, value: Any, data_type: DataType) -> Any:
+        return parse(value, data_type)
+
+    def column_constraint(self, column: ColumnSpec) -> str:
+        kind, name = column.type.kind, column.name
+        if kind in INTEGER_BITS:
+            limit = 1 << (INTEGER_BITS[kind] - 1)
+            told = f"{name} is a whole number of {INTEGER_BITS[kind]} bits"
+            within = "" if kind == "big_int" else f" AND {{v}} BETWEEN {-limit} AND {limit - 1}"
+            return self._check(told, "typeof({v}) = 'integer'" + within, name)
+        if kind == "boolean":
+            return self._check(f"{name} is 0 or 1", "{v} IN (0, 1)", name)
+        if kind == "string":
+            told = f"{name} has at most {column.type.length} characters"
+            return self._check(told, f"length({{v}}) <= {column.type.length}", name)
+        if kind in ("json", "jsonb"):
+            return self._check(f"{name} is JSON", "json_valid({v})", name)
+        return ""
+
+    def _check(self, told: str, condition: str, column: str) -> str:
+        """A constraint whose name is what SQLite says when it fails."""
+        quoted = self.quote(column)
+        tested = condition.replace("{v}", quoted)
+        return f"CONSTRAINT {self.quote(told)} CHECK ({quoted} IS NULL OR ({tested}))"
+
+    def select_canonical(self, source: exp.Expr, columns: tuple[ColumnSpec, ...]) -> exp.Select:
+        """The declared columns of a subquery, each in our own form."""
+        chosen = [
+            exp.alias_(canonical(column_tree(c.name), c.type, c.name), c.name, quoted=True) for c in columns
+        ]
+        return exp.select(*chosen).from_(source)
+
+
+def require_ordered(data_type: DataType) -> None:
+    """A long Numeric is kept as text, whose order is not that of its numbers."""
+    if data_type.kind == "numeric" and not types.is_exact_number(data_type):
+        raise Unsupported(
+            f"SQLite keeps {data_type} as text, which it cannot order as numbers",
+            next_step=f"declare at most {types.EXACT_DIGITS} digits, or choose another watermark column",
+        )
+
+
+def _number(value: decimal.Decimal, data_type: DataType) -> exp.Expr:
+    """SQLite's own reading of ``0.1`` may miss the nearest double; a quotient of whole numbers cannot."""
+    require_ordered(data_type)
+    kept = stored(value, data_type)
+    if isinstance(kept, int):
+        return exp.Literal.number(str(kept))
+    scale = data_type.scale or 0
+    unscaled = exp.cast(exp.Literal.number(str(int(value.scaleb(scale)))), "REAL", dialect="sqlite")
+    power = exp.cast(exp.Literal.number(str(10**scale)), "REAL", dialect="sqlite")
+    return exp.Paren(this=exp.Div(this=unscaled, expression=power))

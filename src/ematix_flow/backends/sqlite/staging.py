@@ -1,0 +1,75 @@
+"""Staging for SQLite: each part a small SQLite file of its own beside the database.
+
+Tasks write parts without locking the database; the load's session attaches them read-only.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.base import StagedPart
+from ematix_flow.backends.embedded import UNCHANGED, part_file, part_path
+from ematix_flow.backends.sqlite.columns import from_arrow
+from ematix_flow.backends.sqlite.types import native_type
+from ematix_flow.errors import TargetFailed
+from ematix_flow.spec.types import DataType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SUFFIX = ".sqlite"
+TABLE = "part"
+
+
+@dataclass(frozen=True)
+class SQLiteStaging:
+    """One attempt's folder, and the columns its parts have."""
+
+    folder: str
+    columns: tuple[tuple[str, DataType], ...]
+
+    def path(self, part: str) -> str:
+        return part_path(self.folder, part, SUFFIX)
+
+    def write(self, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
+        with part_file(self.folder, part, SUFFIX) as path:
+            try:
+                with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+                    rows = self._fill(connection, batches)
+            except sqlite3.Error as error:
+                raise TargetFailed(
+                    f"cannot write staging in {self.folder}: {error}",
+                    state=UNCHANGED,
+                    next_step="make room on that disk, or make the folder writable",
+                ) from error
+            size = os.path.getsize(path)
+        return StagedPart(part, rows, size)
+
+    def _fill(self, connection: sqlite3.Connection, batches: Iterable[pa.RecordBatch]) -> int:
+        # a part that breaks off is never read: it needs neither a journal nor to be flushed
+        for setting in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
+            connection.execute(f"PRAGMA {setting}")
+        connection.execute(part_table_sql(self.columns))
+        insert = f"INSERT INTO {TABLE} VALUES ({', '.join('?' * len(self.columns))})"
+        rows = 0
+        connection.execute("BEGIN")
+        for batch in batches:
+            values: list[list[Any]] = [
+                from_arrow(batch.column(index), name, data_type, rows)
+                for index, (name, data_type) in enumerate(self.columns)
+            ]
+            connection.executemany(insert, zip(*values, strict=True))
+            rows += batch.num_rows
+        connection.execute("COMMIT")
+        return rows
+
+
+def part_table_sql(columns: tuple[tuple[str, DataType], ...]) -> str:
+    """Columns by number: a name may be anything. Their types are the target's, for the same affinity."""
+    described = ", ".join(f"c{number} {native_type(kind)}" for number, (_, kind) in enumerate(columns))
+    return f"CREATE TABLE {TABLE} ({described})"

@@ -1,0 +1,147 @@
+"""SQLite as a target: its catalog, its staging, and the select that a load applies."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import AbstractContextManager, closing
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from ematix_flow.backends.base import LiveTable, Load, StagedPart, StagedRows, Staging, TableChange
+from ematix_flow.backends.embedded import EmbeddedTarget, create_staging_folder, drop_folder
+from ematix_flow.backends.relational import SqlSession
+from ematix_flow.backends.sqlite.dialect import SQLiteDialect, require_ordered, table_name
+from ematix_flow.backends.sqlite.session import SQLiteSession, reading, target_error, writing
+from ematix_flow.backends.sqlite.staging import TABLE, SQLiteStaging, part_table_sql
+from ematix_flow.backends.sqlite.types import canonical_type
+from ematix_flow.backends.sqlite.values import stored
+from ematix_flow.errors import SchemaMismatch
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.spec.watermarks import Watermark
+from ematix_flow.strategies.sql import identifier, verbatim
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    import pyarrow as pa
+
+_MOST_ATTACHED = 8  # SQLite's own limit is 10
+
+
+class SQLiteTarget(EmbeddedTarget):
+    dialect = SQLiteDialect()
+
+    def session(self) -> AbstractContextManager[SqlSession]:
+        return writing(self.file)
+
+    def reading(self) -> AbstractContextManager[SqlSession]:
+        return reading(self.file)
+
+    def bind(self, value: Any, data_type: DataType) -> Any:
+        return stored(value, data_type)
+
+    # -------------------------------------------------------------- the catalog
+
+    def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
+        name = {"name": table_name(table.schema, table.name)}
+        kind = session.fetch("SELECT type FROM main.sqlite_master WHERE lower(name) = lower(:name)", name)
+        if not kind:
+            return None
+        if kind[0][0] != "table":
+            raise SchemaMismatch(
+                f"{table.label} is a {kind[0][0]} in {self.file.path}, not a table",
+                next_step="choose another name for the target",
+            )
+        declared = {c.name.lower(): c.name for c in table.columns}  # names differ in case by accident
+        columns, native, key = [], {}, {}
+        sql = "SELECT name, type, \"notnull\", pk FROM pragma_table_info(:name, 'main')"
+        for found, type_name, not_null, position in session.fetch(sql, name):
+            spelled = declared.get(found.lower(), found)
+            meaning = canonical_type(type_name) or DataType("text")
+            columns.append(ColumnSpec(spelled, meaning, nullable=not not_null and not position))
+            native[spelled] = type_name
+            if position:
+                key[position] = spelled
+        unique = self._unique(session, name, declared)
+        return LiveTable(tuple(columns), tuple(key[p] for p in sorted(key)), unique, native)
+
+    def _unique(
+        self, session: SqlSession, name: dict[str, str], declared: dict[str, str]
+    ) -> tuple[tuple[str, ...], ...]:
+        sql = (
+            "SELECT l.name, i.name "
+            "FROM pragma_index_list(:name, 'main') l, pragma_index_info(l.name, 'main') i "
+            "WHERE l.\"unique\" AND l.origin <> 'pk' AND NOT l.partial ORDER BY l.seq DESC, i.seqno"
+        )
+        groups: dict[str, list[str]] = {}
+        for index, found in session.fetch(sql, name):
+            groups.setdefault(index, []).append("" if found is None else declared.get(found.lower(), found))
+        return tuple(tuple(group) for group in groups.values() if all(group))
+
+    def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
+        return []
+
+    # -------------------------------------------------------------- staging
+
+    def create_staging(self, load: Load, schema: pa.Schema) -> Staging:
+        columns = tuple((c.name, c.type) for c in load.table.columns)
+        return SQLiteStaging(create_staging_folder(self.file, load), columns)
+
+    def drop_staging(self, staging: Staging) -> None:
+        assert isinstance(staging, SQLiteStaging)
+        drop_folder(staging.folder)
+
+    def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
+        assert isinstance(session, SQLiteSession) and isinstance(rows.staging, SQLiteStaging)
+        paths = [rows.staging.path(part.part) for part in rows.parts]
+        if len(paths) > _MOST_ATTACHED or not paths:
+            paths = [self._merged(rows.staging, rows.parts)]
+        names = [f"ematix_part_{number}" for number in range(len(paths))]
+        for path, name in zip(paths, names, strict=True):
+            session.attach(path, name)
+        selects = [
+            exp.select(
+                *[
+                    exp.alias_(exp.column(f"c{number}"), c.name, quoted=True)
+                    for number, c in enumerate(table.columns)
+                ]
+            ).from_(exp.Table(this=identifier(TABLE), db=identifier(name)))
+            for name in names
+        ]
+        return selects[0] if len(selects) == 1 else exp.union(*selects, distinct=False)
+
+    def _merged(self, staging: SQLiteStaging, parts: tuple[StagedPart, ...]) -> str:
+        """One file of many parts, or of none; made anew each time."""
+        path = staging.path("merged")
+        if os.path.exists(path):
+            os.unlink(path)
+        try:
+            with closing(sqlite3.connect(path, isolation_level=None)) as merged:
+                merged.execute("PRAGMA synchronous = OFF")
+                merged.execute(part_table_sql(staging.columns))
+                for part in parts:
+                    merged.execute("ATTACH ? AS one", (staging.path(part.part),))
+                    merged.execute(f"INSERT INTO main.{TABLE} SELECT * FROM one.{TABLE}")
+                    merged.execute("DETACH one")
+        except sqlite3.Error as error:
+            raise target_error(error, self.file, []) from error
+        return path
+
+    # -------------------------------------------------------------- the load
+
+    def apply_session(self, load: Load) -> AbstractContextManager[SqlSession]:
+        # a rehearsal creates no database
+        return reading(self.file) if load.dry_run and not self.file.exists else writing(self.file)
+
+    def computed_select(self, session: SqlSession, sql: str, table: TableSpec) -> exp.Expr:
+        rows = verbatim(sql)
+        rows.set("alias", exp.TableAlias(this=identifier("rows")))
+        return self.dialect.select_canonical(rows, table.columns)
+
+    def _measure(self, session: SqlSession, load: Load, select: exp.Expr) -> tuple[int, Watermark | None]:
+        if load.range is not None:
+            require_ordered(load.table.column(load.range.column).type)
+        return super()._measure(session, load, select)
