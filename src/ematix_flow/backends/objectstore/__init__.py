@@ -1,0 +1,1 @@
+"""Files in a folder: Parquet, CSV, JSON lines and ORC, as source and as target."""

@@ -1,0 +1,65 @@
+"""Local files as a backend: `object_store_local` connections."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ematix_flow.backends.base import Backend, SparkSource, Target
+from ematix_flow.backends.capabilities import Capabilities
+from ematix_flow.backends.objectstore.places import absolute_root
+from ematix_flow.errors import CannotConnect
+from ematix_flow.spec.connections import Connection, ObjectStoreLocalConnection
+
+
+class LocalFilesBackend(Backend):
+    """A folder on a disk that the driver and every worker see."""
+
+    kind = "object_store_local"
+    capabilities = Capabilities(
+        source=True,
+        strategies=frozenset({"append", "truncate"}),
+        transactions=True,
+        same_db=False,
+        parallel_write=True,
+        shared_filesystem=True,
+    )
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        assert isinstance(connection, ObjectStoreLocalConnection)
+        self.root: Path = absolute_root(connection.path)
+        self.format: str = connection.format
+
+    def check(self) -> str:
+        what = f"{self.format} files in {self.root}"
+        if self.root.is_dir():
+            if not os.access(self.root, os.R_OK | os.X_OK):
+                step = "give this user the right to read it"
+                raise CannotConnect(f"cannot read the folder {self.root}", next_step=step)
+            return what if os.access(self.root, os.W_OK) else f"{what} (read only)"
+        above = next(parent for parent in (self.root, *self.root.parents) if os.path.lexists(parent))
+        if not above.is_dir():
+            raise CannotConnect(
+                f"{self.root} cannot be a folder: {above} is a file",
+                next_step=f"choose another path for connection {self.connection.name!r}",
+            )
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise CannotConnect(
+                f"the folder {self.root} is not there, and this user cannot make it in {above}",
+                next_step="make it, or give this user the right to",
+            )
+        return f"{what} (not there yet; the first load makes it)"
+
+    def identity(self) -> str:
+        return f"files:{os.path.realpath(self.root)}"
+
+    def source(self) -> SparkSource:
+        from ematix_flow.backends.objectstore.spark import LocalFilesSource
+
+        return LocalFilesSource(self.root, self.format)
+
+    def target(self) -> Target:
+        from ematix_flow.backends.objectstore.target import LocalFilesTarget
+
+        return LocalFilesTarget(self.root, self.format)

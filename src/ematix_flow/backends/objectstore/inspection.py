@@ -1,0 +1,175 @@
+"""What a folder of files holds now, compared with what is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.base import LiveTable, TableChange, TablePlan
+from ematix_flow.backends.objectstore.filelayout import CsvDialect
+from ematix_flow.backends.objectstore.partitions import partition_columns
+from ematix_flow.backends.objectstore.places import (
+    DataFile,
+    Place,
+    data_files,
+    foreign_format,
+    other_folders,
+)
+from ematix_flow.backends.objectstore.readers import csv_first_record, file_schema
+from ematix_flow.errors import DeclarationError, SchemaMismatch
+from ematix_flow.spec.connections import format_from_path
+from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType, from_arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_WHOLE = ("small_int", "integer", "big_int")
+_TEXTS = ("text", "string", "json", "jsonb", "uuid")
+
+
+def require_format(place: Place, there: str, format: str, example: str = "") -> None:
+    """One folder, one format: a reader of the folder could not make sense of two."""
+    if there != format:
+        raise SchemaMismatch(
+            f"the folder {place.folder} holds {there} files{example}, "
+            f"and the connection's format is {format}",
+            next_step="choose another table, prefix or connection",
+        )
+
+
+def users_files(place: Place, format: str) -> list[DataFile]:
+    """The data files of a folder that we did not write; SchemaMismatch when it is no folder of one table."""
+    if not place.folder.is_dir():
+        return []
+    files = data_files(place.folder)
+    foreign = foreign_format(files, format)
+    if foreign is not None:
+        require_format(place, str(format_from_path(foreign.name)), format, f" ({foreign.name})")
+    others = other_folders(place.folder)
+    if others:
+        raise SchemaMismatch(
+            f"the folder {place.folder} holds folders that are no partitions: {', '.join(others[:5])}",
+            next_step="choose another table or prefix: a table's folder holds data files alone",
+        )
+    return files
+
+
+def columns_of_files(files: Sequence[DataFile], format: str, dialect: CsvDialect) -> tuple[ColumnSpec, ...]:
+    """The columns of files that others wrote, in the order in which they first come up."""
+    found: dict[str, tuple[DataType | None, str]] = {}  # None: only nulls so far
+    if format == "csv":
+        _require_one_header(files, dialect)
+    for file in files[:1] if format == "csv" else files:
+        for field in file_schema(file.path, format, dialect):
+            data_type = None if str(field.type) == "null" else _canonical(field.type, field.name, file)
+            there, first = found.setdefault(field.name, (data_type, file.name))
+            if there is None:
+                found[field.name] = (data_type, file.name)
+            elif data_type not in (None, there):
+                assert data_type is not None
+                if format != "json_lines":
+                    raise SchemaMismatch(
+                        f"column {field.name!r} is {data_type} in {file.name} and {there} in {first}",
+                        next_step=f"make the files of {file.path.parent} agree, or choose another folder",
+                    )
+                found[field.name] = (_wider(there, data_type), first)
+    text = DataType("text")
+    columns = [ColumnSpec(name, data_type or text, nullable=True) for name, (data_type, _) in found.items()]
+    columns += [ColumnSpec(n, text, nullable=True) for n in users_partitions(files) if n not in found]
+    return tuple(columns)
+
+
+def _canonical(arrow_type: pa.DataType, column: str, file: DataFile) -> DataType:
+    try:
+        return from_arrow(arrow_type)
+    except DeclarationError as error:
+        raise SchemaMismatch(f"column {column!r} of {file.path}: {error.what}") from error
+
+
+def _wider(one: DataType, other: DataType) -> DataType:
+    """JSON has one kind of number; other types that differ were text to begin with."""
+    return DataType("double" if {one.kind, other.kind} <= {*_WHOLE, "double"} else "text")
+
+
+def csv_dialect(files: Sequence[DataFile], table: TableSpec) -> CsvDialect:
+    """The dialect of CSV files that others wrote: the delimiter under which the header fits best."""
+    if not files:
+        return CsvDialect()
+    dialects = [CsvDialect(delimiter=delimiter) for delimiter in (",", ";", "\t", "|")]
+    names = set(table.column_names)
+    return max(dialects, key=lambda d: len(names & set(csv_first_record(files[0].path, d))))
+
+
+def users_partitions(files: Sequence[DataFile]) -> tuple[str, ...]:
+    """The partition columns in the names of files that others wrote."""
+    return tuple(partition_columns(files[0].name)) if files else ()
+
+
+def _require_one_header(files: Sequence[DataFile], dialect: CsvDialect) -> None:
+    """Readers take the columns of CSV by their position: files with other columns cannot be mixed."""
+    if not dialect.header:
+        return
+    first = csv_first_record(files[0].path, dialect) if files else []
+    for file in files[1:]:
+        if csv_first_record(file.path, dialect) != first:
+            raise SchemaMismatch(
+                f"{file.name} and {files[0].name} in the folder {file.path.parent} have different headers",
+                next_step="give these files the same columns in the same order, or choose another folder",
+            )
+
+
+def compare(table: TableSpec, live: LiveTable, holds: Holds) -> TablePlan:
+    """What must change in the live table, and what no change mends."""
+    there = {c.name: c for c in live.columns}
+    changes: list[TableChange] = []
+    differences: list[str] = []
+    for column in table.with_load_columns().columns:
+        found = there.get(column.name)
+        if found is not None:
+            if not holds(column, found):
+                what = f"column {column.name!r} is {found.type} in the files, declared as {column.type}"
+                differences.append(what)
+        elif column.nullable or column.name in (LOADED_AT, BATCH_ID):
+            changes.append(TableChange("add_column", f"{table.label}.{column.name}"))
+        else:
+            what = f"column {column.name!r} ({column.type}, not null) is declared but not in the files"
+            differences.append(what)
+    return TablePlan(tuple(changes), tuple(differences))
+
+
+Holds = Callable[[ColumnSpec, ColumnSpec], bool]
+
+
+def holds_as_written(declared: ColumnSpec, there: ColumnSpec) -> bool:
+    """Whether files of ours with a column as ``there`` can be read with some that hold it as declared."""
+    return declared.type == there.type or {declared.type.kind, there.type.kind} <= set(_TEXTS)
+
+
+def holds_as_found(format: str, partitions: Sequence[str]) -> Holds:
+    """The same for files that others wrote: what was inferred from text binds less than a schema."""
+
+    def holds(declared: ColumnSpec, there: ColumnSpec) -> bool:
+        if declared.name in partitions or holds_as_written(declared, there):
+            return True
+        if format == "parquet":
+            return from_arrow(declared.type.arrow()) == there.type
+        if format == "orc":
+            times = {"timestamp", "timestamp_tz"}
+            return {declared.type.kind, there.type.kind} <= times
+        return _inferred_alike(declared.type, there.type)
+
+    return holds
+
+
+def _inferred_alike(declared: DataType, there: DataType) -> bool:
+    """A type inferred from the beginning of text says little: digits may be any number, or text."""
+    if declared.kind in _TEXTS or declared.kind == "bytes":
+        return True
+    if there.kind in _WHOLE:
+        return declared.kind in (*_WHOLE, "numeric", "float", "double")
+    if there.kind == "double":
+        return declared.kind in ("numeric", "float", "double")
+    if there.kind in ("date", "timestamp", "timestamp_tz"):
+        return declared.kind in ("date", "timestamp", "timestamp_tz")
+    return declared.kind == there.kind

@@ -1,0 +1,228 @@
+"""One load into a folder of files: what it would change, and the version that holds the result.
+
+Data, ledger entry and watermark are in that version together, so that its publication commits all of
+them. Called with the table's lock held.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ematix_flow import faults
+from ematix_flow.backends.base import Applied, LedgerEntry, Load
+from ematix_flow.backends.objectstore import boundary
+from ematix_flow.backends.objectstore.filelayout import merged_columns
+from ematix_flow.backends.objectstore.places import DataFile, Place, data_files
+from ematix_flow.backends.objectstore.readers import count_rows
+from ematix_flow.backends.objectstore.staging import FilesStaging, WrittenPart, highest_mark
+from ematix_flow.backends.objectstore.tablestate import FileFacts, TableState, ledger_holds
+from ematix_flow.backends.objectstore.versions import (
+    Version,
+    is_current,
+    link_files,
+    publish,
+    remove_replaced,
+    seal_version,
+)
+from ematix_flow.backends.objectstore.writers import RollingFiles, WrittenFile
+from ematix_flow.errors import RowRejected, TargetFailed
+from ematix_flow.strategies import truncate
+
+
+@dataclass(frozen=True)
+class _NewFile:
+    """A data file that the load brings."""
+
+    file: DataFile
+    facts: FileFacts
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What a load does: the files that stay, those that come, and the counts."""
+
+    kept: dict[str, FileFacts]
+    new: tuple[_NewFile, ...]
+    applied: Applied
+
+
+class FilesLoad:
+    """A staged load against the table's current version (None: there is no table yet)."""
+
+    def __init__(
+        self,
+        place: Place,
+        load: Load,
+        staging: FilesStaging,
+        parts: Sequence[WrittenPart],
+        base: Version | None,
+    ) -> None:
+        self._place, self._load, self._staging, self._parts = place, load, staging, parts
+        self._base = base
+        self._rows_in = sum(part.rows for part in parts)
+        self._high = highest_mark(parts, staging)
+        self._require_marks()
+
+    def rehearse(self) -> Applied:
+        """The counts of the load; nothing of the table is touched."""
+        return self._change().applied
+
+    def carry_out(self) -> Applied:
+        """Build the version that the load makes, and publish it. Nothing new makes no version."""
+        base, load = self._base, self._load
+        assert base is not None
+        if ledger_holds(base.path, base.state, load.pipeline, load.target, self._batch_key()):
+            return Applied(rows_in=self._rows_in, duplicate=True)
+        self._require_same_columns(base)
+        change = self._change()
+        if load.range is not None and not change.applied.rows_inserted:
+            return Applied(rows_in=self._rows_in)
+        kept = [DataFile(base.data / name, name) for name in change.kept]
+        path = link_files(self._place, [*kept, *(new.file for new in change.new)])
+        try:
+            faults.point("apply.rows_written")
+            version = seal_version(self._place, path, base, self._state(base, change))
+            faults.point("apply.ledger_written")
+            faults.point("apply.before_commit")
+            publish(self._place, version)
+        except Exception:
+            if not is_current(self._place, path):
+                shutil.rmtree(path, ignore_errors=True)
+            raise
+        faults.point("apply.after_commit")
+        with suppress(OSError):  # the load is committed; what could not be removed now is removed later
+            remove_replaced(self._place)
+        return change.applied
+
+    # -------------------------------------------------------------- what changes
+
+    def _change(self) -> _Change:
+        load, there = self._load, self._files_there()
+        new = [file for part in self._parts for file in self._described(part.folder / "data", part.files)]
+        if any(part.aside for part in self._parts):
+            new += self._ties(there)
+        before, inserted = _rows(there.values()), _rows(file.facts for file in new)
+        replaces = load.mode == "truncate"
+        if replaces:
+            truncate.check_shrink(
+                load.table.label, before, inserted, max_shrink=load.max_shrink, allow_empty=load.allow_empty
+            )
+        applied = Applied(
+            rows_in=self._rows_in,
+            rows_inserted=inserted,
+            rows_deleted=before if replaces else 0,
+            watermark=self._high,
+        )
+        return _Change({} if replaces else there, tuple(new), applied)
+
+    def _files_there(self) -> dict[str, FileFacts]:
+        """The files that are really in the folder; one that the state does not list is counted."""
+        if self._base is None:
+            return {}
+        state = self._base.state
+        return {
+            file.name: state.files.get(file.name)
+            or FileFacts(count_rows(file.path, state.layout.format, state.layout.csv))
+            for file in data_files(self._base.data)
+        }
+
+    def _ties(self, there: dict[str, FileFacts]) -> list[_NewFile]:
+        """Files with those rows at the bound that the table does not hold yet."""
+        low, folder = self._staging.low, Path(self._staging.folder) / "ties"
+        assert low is not None
+        aside = [part.aside_file for part in self._parts if part.aside]
+        if self._base is None:
+            files, layout = [], self._staging.layout
+        else:
+            files = [DataFile(self._base.data / name, name) for name in there]
+            files, layout = boundary.files_at(files, self._base.state, low), self._base.state.layout
+        shutil.rmtree(folder, ignore_errors=True)  # a rehearsal may have been here before
+        rolling = RollingFiles(folder, self._staging.file_prefix("ties"), self._staging.layout, low.column)
+        try:
+            for batch in boundary.missing_rows(aside, files, layout, self._load.table, low, folder):
+                rolling.write(self._staging.stamped(batch))
+            return self._described(folder, rolling.close())
+        except BaseException:
+            rolling.abandon()
+            raise
+
+    def _described(self, folder: Path, files: Iterable[WrittenFile]) -> list[_NewFile]:
+        mark = self._staging.mark
+        return [
+            _NewFile(
+                DataFile(folder / file.name, file.name),
+                FileFacts(file.rows, {mark: file.highest} if mark and file.highest is not None else {}),
+            )
+            for file in files
+        ]
+
+    # -------------------------------------------------------------- the new state
+
+    def _state(self, base: Version, change: _Change) -> TableState:
+        load, applied = self._load, change.applied
+        low = load.range.low if load.range else None
+        entry = LedgerEntry(
+            pipeline=load.pipeline,
+            target=load.target,
+            batch_key=self._batch_key(),
+            run_id=str(load.run_id),
+            source_from=low.encode() if low else None,
+            source_to=self._high.encode() if self._high else None,
+            rows_in=applied.rows_in,
+            rows_inserted=applied.rows_inserted,
+            rows_updated=0,
+            rows_deleted=applied.rows_deleted,
+            committed_at=dt.datetime.now(dt.timezone.utc),
+        )
+        state = replace(
+            base.state,
+            layout=self._staging.layout,
+            files={**change.kept, **{new.file.name: new.facts for new in change.new}},
+            ledger=(*base.state.ledger, entry),
+        )
+        if self._high is not None:
+            state = state.with_watermark(load.pipeline, load.target, self._high)
+        return state
+
+    def _batch_key(self) -> str:
+        """The load's own, or the range that it read."""
+        if self._load.batch_key is not None:
+            return self._load.batch_key
+        low = self._load.range.low if self._load.range else None
+        ends = [mark.to_json() if mark else None for mark in (low, self._high)]
+        return json.dumps(ends, sort_keys=True)
+
+    # -------------------------------------------------------------- what must hold
+
+    def _require_marks(self) -> None:
+        unmarked = sum(part.unmarked for part in self._parts)
+        if unmarked and self._load.range is not None:
+            raise RowRejected(
+                f"{unmarked:,} of {self._rows_in:,} rows have no watermark "
+                f"in column {self._load.range.column!r}",
+                state=f"{self._load.table.label} is unchanged",
+                next_step="filter these rows out in the source SQL, or choose a column that is never null",
+            )
+
+    def _require_same_columns(self, base: Version) -> None:
+        """Staged files follow the columns that the table had when they were written."""
+        if self._load.mode == "truncate":
+            return
+        declared = self._load.table.with_load_columns().columns
+        expected = [(c.name, c.type) for c in merged_columns(base.state.layout.columns, declared)]
+        if expected != [(c.name, c.type) for c in self._staging.layout.columns]:
+            raise TargetFailed(
+                f"another load changed the columns of {self._load.table.label} while this one ran",
+                state=f"{self._load.table.label} is as that load left it",
+                next_step="run it again",
+            )
+
+
+def _rows(facts: Iterable[FileFacts]) -> int:
+    return sum(fact.rows for fact in facts)

@@ -1,0 +1,150 @@
+"""Names and paths: where under a root a table, its versions, its staging and its locks live.
+
+A table is one folder, ``<root>/<schema>/<name>``. All of our own bookkeeping is in the hidden folder
+``<root>/.ematix_flow``. Names come from declarations and from SQL and are hostile: none may lead out of
+the root, into the hidden folder, or into another table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ematix_flow.errors import PlanError
+from ematix_flow.spec.connections import format_from_path
+from ematix_flow.spec.tables import TableSpec
+
+HIDDEN = ".ematix_flow"
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+_MAX_SEGMENT_BYTES = 255
+
+
+def absolute_root(path: str) -> Path:
+    """The connection's path, independent of later changes of the working directory."""
+    return Path(os.path.abspath(os.path.expanduser(path)))
+
+
+def stem(*names: str) -> str:
+    """A file name for these names: readable, valid on every file system, different for different names."""
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", names[0]).strip("-")[:60]
+    digest = hashlib.sha256(json.dumps(names).encode("ascii")).hexdigest()[:16]
+    return f"{readable or 'table'}-{digest}"
+
+
+def segments(name: str) -> tuple[str, ...]:
+    """The folders that a name means; ``events/raw`` is two. ValueError says why a name cannot be one."""
+    parts = tuple(name.removesuffix("/").split("/"))
+    for part in parts:
+        if not part:
+            raise ValueError("it has an empty part")
+        if part in (".", ".."):
+            raise ValueError("it would lead out of the connection's folder")
+        if part.startswith("."):
+            raise ValueError("a name that begins with a dot is hidden from readers")
+        if any(ord(character) < 32 for character in part):
+            raise ValueError("it holds a control character")
+        if len(part.encode("utf-8", "surrogatepass")) > _MAX_SEGMENT_BYTES:
+            raise ValueError(f"it is longer than the {_MAX_SEGMENT_BYTES} bytes that a file system keeps")
+    return parts
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one table lives."""
+
+    root: Path
+    parts: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        """What readers read: a link to the current version's data."""
+        return self.root.joinpath(*self.parts)
+
+    @property
+    def name(self) -> str:
+        return "/".join(self.parts)
+
+    @property
+    def slug(self) -> str:
+        return stem(self.name)
+
+    @property
+    def home(self) -> Path:
+        """The folder of the table's versions."""
+        return self.root / HIDDEN / "tables" / self.slug
+
+    def require_separate(self) -> None:
+        """Refuse a table inside another table: it would vanish with that one's next version."""
+        for depth in range(1, len(self.parts)):
+            above = self.root.joinpath(*self.parts[:depth])
+            if above.is_symlink() and HIDDEN in Path(os.readlink(above)).parts:
+                inner, outer = self.name, "/".join(self.parts[:depth])
+                raise PlanError(
+                    f"{inner!r} would lie inside {outer!r}, which is a table of its own",
+                    next_step="choose another schema, name or prefix",
+                )
+
+
+def place_of(root: Path, table: TableSpec) -> Place:
+    """The place of a declared table; PlanError for a name that cannot be a folder."""
+    parts: list[str] = []
+    for name in filter(None, (table.schema, table.name)):
+        try:
+            parts.extend(segments(name))
+        except ValueError as error:
+            raise PlanError(
+                f"{name!r} cannot be the name of a folder of files: {error}",
+                where=table.where,
+                next_step="choose another schema, name or prefix",
+            ) from error
+    return Place(root, tuple(parts))
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A data file of a table; ``name`` is its path below the table's folder, partitions included."""
+
+    path: Path
+    name: str
+
+
+def data_files(folder: Path) -> list[DataFile]:
+    """The data files of a folder and of its partition folders (``column=value``), in a stable order."""
+    return sorted(_walk(folder, ""), key=lambda file: file.name)
+
+
+def _walk(folder: Path, above: str) -> Iterator[DataFile]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if is_hidden(entry.name):
+                continue
+            if entry.is_dir():
+                if "=" in entry.name:
+                    yield from _walk(Path(entry.path), f"{above}{entry.name}/")
+            else:
+                yield DataFile(Path(entry.path), above + entry.name)
+
+
+def is_hidden(name: str) -> bool:
+    """Names that every reader passes over: markers such as ``_SUCCESS``, checksums, half copies."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def other_folders(folder: Path) -> list[str]:
+    """Folders in a folder that are no partitions: tables or anything else, never rows of this one."""
+    with os.scandir(folder) as entries:
+        return sorted(e.name for e in entries if not is_hidden(e.name) and e.is_dir() and "=" not in e.name)
+
+
+def foreign_format(files: list[DataFile], format: str) -> DataFile | None:
+    """The first file whose name says that it is of another format."""
+    for file in files:
+        if format_from_path(file.name) not in (None, format):
+            return file
+    return None

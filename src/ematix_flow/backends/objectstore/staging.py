@@ -1,0 +1,190 @@
+"""Staging: a folder of one attempt, a folder in it for each part, and the part's own account of itself.
+
+`FilesStaging` is what is pickled into a Spark task. Files are written in their final form, so that
+applying them is linking them. Rows at the lower bound of an incremental read are set aside unencoded:
+whether they are new is known only when they are applied.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.base import StagedPart
+from ematix_flow.backends.objectstore.diskfailures import told_of
+from ematix_flow.backends.objectstore.filelayout import FileLayout
+from ematix_flow.backends.objectstore.places import DataFile, stem
+from ematix_flow.backends.objectstore.writers import RollingFiles, WrittenFile, check_values
+from ematix_flow.errors import TargetFailed
+from ematix_flow.spec.tables import BATCH_ID, LOADED_AT
+from ematix_flow.spec.watermarks import Watermark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ACCOUNT = "part.json"
+_ASIDE = "aside.parquet"
+
+
+@dataclass(frozen=True)
+class WrittenPart:
+    """A part as its task describes it."""
+
+    folder: Path
+    files: tuple[WrittenFile, ...]
+    rows: int
+    aside: int  # rows at the bound, which are in no file yet
+    unmarked: int  # rows without a watermark
+
+    @property
+    def data(self) -> list[DataFile]:
+        return [DataFile(self.folder / "data" / file.name, file.name) for file in self.files]
+
+    @property
+    def aside_file(self) -> Path:
+        return self.folder / _ASIDE
+
+
+@dataclass(frozen=True)
+class FilesStaging:
+    """One attempt's staging. ``low`` is set when rows at the bound must be matched before they count."""
+
+    folder: str
+    attempt: str
+    layout: FileLayout
+    run_id: str
+    loaded_at: dt.datetime
+    mark: str | None = None
+    low: Watermark | None = None
+
+    def write(self, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
+        """Write all batches as ``part``, flush them, and only then leave the part's account."""
+        folder = Path(self.folder)
+        if not folder.is_dir():
+            raise TargetFailed(
+                f"this task does not see the staging folder {folder}",
+                next_step="files as a target need a file system that the driver and every worker share",
+            )
+        with told_of(folder, "the table is unchanged"):
+            return self._write(folder / stem(part), part, batches)
+
+    def read(self, part: StagedPart) -> WrittenPart:
+        """What a part's task wrote; TargetFailed when it is not what it told the driver."""
+        folder = Path(self.folder) / stem(part.part)
+        try:
+            found = json.loads((folder / _ACCOUNT).read_text(encoding="utf-8"))
+            files = tuple(WrittenFile(**file) for file in found["files"])
+            written = WrittenPart(folder, files, found["rows"], found["aside"], found["unmarked"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise TargetFailed(
+                f"the staged part {part.part!r} in {folder} cannot be read: {error}",
+                state="the table is unchanged",
+                next_step="run it again",
+            ) from error
+        if written.rows != part.rows:
+            raise TargetFailed(
+                f"the staged part {part.part!r} holds {written.rows:,} rows; its task told of {part.rows:,}",
+                state="the table is unchanged",
+                next_step="run it again",
+            )
+        return written
+
+    def stamped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with every column of the layout: load columns added, columns not brought null."""
+        import pyarrow as pa
+
+        stamps: dict[str, Any] = {LOADED_AT: self.loaded_at, BATCH_ID: self.run_id}
+        arrays = []
+        for column in self.layout.columns:
+            if column.name in batch.schema.names:
+                arrays.append(batch.column(column.name))
+            else:
+                value = pa.scalar(stamps.get(column.name), column.type.arrow())
+                arrays.append(pa.repeat(value, batch.num_rows))
+        return pa.RecordBatch.from_arrays(arrays, names=[c.name for c in self.layout.columns])
+
+    def file_prefix(self, part: str) -> str:
+        """Unique, and the newest first: a reader that takes the columns of the first file sees them all."""
+        moment = round(self.loaded_at.timestamp() * 1_000_000)
+        return f"part-{2**56 - moment:014x}-{self.attempt}-{part}"
+
+    def _write(self, folder: Path, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
+        (folder / "data").mkdir(parents=True)
+        prefix = self.file_prefix(hashlib.sha256(part.encode()).hexdigest()[:12])
+        files = RollingFiles(folder / "data", prefix, self.layout, self.mark)
+        aside = _Aside(folder / _ASIDE)
+        rows = unmarked = 0
+        try:
+            for batch in batches:
+                check_values(batch, self.layout, rows)
+                rows += batch.num_rows
+                if self.mark is not None:
+                    unmarked += batch.column(self.mark).null_count
+                files.write(self.stamped(aside.take(batch, self.low)))
+            written = files.close()
+            aside.close()
+        except BaseException:
+            files.abandon()
+            aside.abandon()
+            raise
+        account = {
+            "rows": rows,
+            "aside": aside.rows,
+            "unmarked": unmarked,
+            "files": [file.to_json() for file in written],
+        }
+        with (folder / _ACCOUNT).open("w", encoding="utf-8") as file:
+            json.dump(account, file)
+            file.flush()
+            os.fsync(file.fileno())
+        return StagedPart(part, rows, sum(file.bytes for file in written))
+
+
+class _Aside:
+    """The rows at the bound, kept as they travel."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.rows = path, 0
+        self._writer: Any = None
+
+    def take(self, batch: pa.RecordBatch, low: Watermark | None) -> pa.RecordBatch:
+        """Set the rows at ``low`` aside; the rest."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        if low is None or not batch.num_rows:
+            return batch
+        at_bound = pc.equal(batch.column(low.column), pa.scalar(low.value, low.type.arrow())).fill_null(False)
+        rows = batch.filter(at_bound)
+        if rows.num_rows:
+            if self._writer is None:
+                self._writer = pq.ParquetWriter(str(self._path), batch.schema, compression="zstd")
+            self._writer.write_batch(rows)
+            self.rows += rows.num_rows
+        return batch.filter(pc.invert(at_bound))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    abandon = close
+
+
+def highest_mark(parts: Sequence[WrittenPart], staging: FilesStaging) -> Watermark | None:
+    """The highest watermark among all rows of the parts."""
+    column = staging.layout.column(staging.mark) if staging.mark is not None else None
+    if column is None:
+        return None
+    type_json = Watermark(column.name, column.type, 0).type_json()
+    encoded = [file.highest for part in parts for file in part.files if file.highest is not None]
+    found = [Watermark.decode(column.name, type_json, text) for text in encoded]
+    if staging.low is not None and any(part.aside for part in parts):
+        found.append(staging.low)
+    return max(found, key=lambda mark: mark.value, default=None)

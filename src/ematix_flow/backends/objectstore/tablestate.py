@@ -1,0 +1,184 @@
+"""What a version knows of itself: layout, files, ledger, watermarks. One JSON file beside its data.
+
+It becomes visible with the data, by the same rename. Old ledger entries are sealed into files of their
+own that later versions link to, so that a commit does not rewrite the table's whole history.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ematix_flow.backends.base import LedgerEntry
+from ematix_flow.backends.objectstore.filelayout import FileLayout
+from ematix_flow.errors import TargetFailed
+from ematix_flow.spec.watermarks import Watermark
+
+STATE_FILE = "state.json"
+STATE_VERSION = 1
+SEALED_ENTRIES = 1_000
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What is known of a data file. ``highest`` is its highest value of each watermark column."""
+
+    rows: int
+    highest: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StoredWatermark:
+    pipeline: str
+    target: str
+    mark: Watermark
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "target": self.target,
+            "column": self.mark.column,
+            "type": self.mark.type_json(),
+            "value": self.mark.encode(),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> StoredWatermark:
+        mark = Watermark.decode(value["column"], value["type"], value["value"])
+        return cls(value["pipeline"], value["target"], mark)
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """An earlier version that running readers may still be reading."""
+
+    version: str
+    at: dt.datetime
+
+
+@dataclass(frozen=True)
+class TableState:
+    """The state of one version of a table."""
+
+    table: str
+    layout: FileLayout
+    files: Mapping[str, FileFacts] = field(default_factory=dict)
+    ledger: tuple[LedgerEntry, ...] = ()  # the newest last; older ones are sealed
+    sealed: int = 0
+    watermarks: tuple[StoredWatermark, ...] = ()
+    replaced: tuple[Replaced, ...] = ()
+
+    def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
+        for stored in self.watermarks:
+            if (stored.pipeline, stored.target, stored.mark.column) == (pipeline, target, column):
+                return stored.mark
+        return None
+
+    def with_watermark(self, pipeline: str, target: str, mark: Watermark) -> TableState:
+        others = tuple(
+            w
+            for w in self.watermarks
+            if (w.pipeline, w.target, w.mark.column) != (pipeline, target, mark.column)
+        )
+        return replace(self, watermarks=(*others, StoredWatermark(pipeline, target, mark)))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": STATE_VERSION,
+            "table": self.table,
+            "layout": self.layout.to_json(),
+            "files": {name: asdict(facts) for name, facts in self.files.items()},
+            "watermarks": [w.to_json() for w in self.watermarks],
+            "replaced": [{"version": r.version, "at": r.at.isoformat()} for r in self.replaced],
+            "sealed": self.sealed,
+            "ledger": [entry_to_json(entry) for entry in self.ledger],
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> TableState:
+        return cls(
+            table=value["table"],
+            layout=FileLayout.from_json(value["layout"]),
+            files={name: FileFacts(**facts) for name, facts in value["files"].items()},
+            ledger=tuple(entry_from_json(entry) for entry in value["ledger"]),
+            sealed=value["sealed"],
+            watermarks=tuple(StoredWatermark.from_json(w) for w in value["watermarks"]),
+            replaced=tuple(
+                Replaced(r["version"], dt.datetime.fromisoformat(r["at"])) for r in value["replaced"]
+            ),
+        )
+
+
+def read_state(version: Path) -> TableState:
+    """The state of a version's folder; TargetFailed when it cannot be trusted."""
+    path = version / STATE_FILE
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        found = value["version"]
+        if found == STATE_VERSION:
+            return TableState.from_json(value)
+    except FileNotFoundError as error:
+        raise _unreadable(path, "it is missing") from error
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(path, f"it is damaged ({type(error).__name__}: {error})") from error
+    raise _unreadable(path, f"it is of version {found!r}, and this release knows {STATE_VERSION}")
+
+
+def _unreadable(path: Path, why: str) -> TargetFailed:
+    return TargetFailed(
+        f"cannot read the table's state {path}: {why}",
+        state="the data files are untouched and readable, but which batches they hold is not known",
+        next_step="restore the file from a backup, or move the table's folder away and load it anew",
+    )
+
+
+# ------------------------------------------------------------------ the ledger
+
+
+def entry_to_json(entry: LedgerEntry) -> dict[str, Any]:
+    return {**asdict(entry), "committed_at": entry.committed_at.isoformat()}
+
+
+def entry_from_json(value: dict[str, Any]) -> LedgerEntry:
+    return LedgerEntry(**{**value, "committed_at": dt.datetime.fromisoformat(value["committed_at"])})
+
+
+def sealed_file(number: int) -> str:
+    return f"ledger-{number:06d}.jsonl"
+
+
+def sealed_lines(entries: tuple[LedgerEntry, ...]) -> str:
+    return "".join(json.dumps(entry_to_json(entry)) + "\n" for entry in entries)
+
+
+def ledger_entries(version: Path, state: TableState, pipeline: str, target: str) -> Iterator[LedgerEntry]:
+    """The committed batches of a pipeline and target, newest first."""
+    for entry in reversed(state.ledger):
+        if (entry.pipeline, entry.target) == (pipeline, target):
+            yield entry
+    for number in range(state.sealed, 0, -1):
+        for line in reversed((version / sealed_file(number)).read_text(encoding="utf-8").splitlines()):
+            entry = entry_from_json(json.loads(line))
+            if (entry.pipeline, entry.target) == (pipeline, target):
+                yield entry
+
+
+def ledger_holds(version: Path, state: TableState, pipeline: str, target: str, batch_key: str) -> bool:
+    """Whether the batch was committed before."""
+    wanted = (pipeline, target, batch_key)
+    if any((e.pipeline, e.target, e.batch_key) == wanted for e in state.ledger):
+        return True
+    needle = json.dumps(batch_key)
+    for number in range(1, state.sealed + 1):
+        text = (version / sealed_file(number)).read_text(encoding="utf-8")
+        if needle in text:
+            entries = (entry_from_json(json.loads(line)) for line in text.splitlines() if needle in line)
+            if any((e.pipeline, e.target, e.batch_key) == wanted for e in entries):
+                return True
+    return False
