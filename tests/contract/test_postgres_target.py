@@ -191,6 +191,30 @@ def test_a_same_database_load_keeps_the_sql_as_it_is(pg_database: str, backend: 
     assert stored(pg_database, "id, amount") == [(1, D("5.50"))]
 
 
+def test_a_same_database_load_gives_what_a_copy_gives(
+    pg_database: str, other_database: str, backend: PostgresBackend
+) -> None:
+    """Where PostgreSQL's own assignment would round, refuse or do something else."""
+    sql(pg_database, "CREATE TYPE pair AS (a int, b text)")
+    sql(
+        pg_database,
+        "CREATE TABLE odd AS SELECT 1 AS id, 12.50::numeric AS n, 7.00::numeric AS i, '{1,2}'::int[] AS j,"
+        " '{a}'::text[] AS k, ROW(1, 'x')::pair AS p, 'ab'::char(5) AS c, '1 day'::interval AS t,"
+        " 9.99::money AS m",
+    )
+    kinds = {"j": "json", "k": "jsonb", "p": "jsonb", "c": "text", "t": "text", "i": "big_int"}
+    columns = [ColumnSpec("id", DataType("integer"), primary_key=True)]
+    columns += [ColumnSpec(name, DataType(kind)) for name, kind in kinds.items()]
+    columns += [ColumnSpec(name, DataType("numeric", precision=10, scale=2)) for name in ("n", "m")]
+    table = TableSpec("shop", "odd", tuple(columns))
+    select = f"SELECT {', '.join(table.column_names)} FROM odd"
+    other = backend_of(other_database)
+    copy_table(backend, select, other, table)
+    load_same_database(backend, table, select)
+    read = f"SELECT {', '.join(f'{name}::text' for name in table.column_names)} FROM shop.odd"
+    assert sql(pg_database, read) == sql(other_database, read)
+
+
 # ------------------------------------------------------------------ tables
 
 
@@ -507,6 +531,8 @@ def test_a_batch_that_the_ledger_holds_is_not_loaded_again(
         ("SELECT NULL::bigint, 1.0, now()", RowRejected, ["'id'|\"id\"", "nullable"]),
         ("SELECT 1::bigint, 1e20::numeric, now()", RowRejected, ["overflow", "wider"]),
         ("SELECT g % 2, 1.0, now() FROM generate_series(1, 3) g", RowRejected, ["orders_pkey", "duplicates"]),
+        ("SELECT 1::bigint, 1.005, now()", RowRejected, ["'amount': '1.005' has more digits"]),
+        ("SELECT 1.5::numeric, 1, now()", RowRejected, ["'id': '1.5' has more digits"]),
         ("SELECT 1::bigint, 1/0, now()", SourceFailed, ["division by zero"]),
         ("SELECT 1::bigint, 1.0, now() FROM nowhere", SourceFailed, ["nowhere"]),
         ("SELECT 1::bigint, 1.0, 'x'::text", SourceFailed, ["seen", "type timestamp"]),

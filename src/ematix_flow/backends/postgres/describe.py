@@ -9,8 +9,9 @@ from psycopg.pq import ExecStatus
 
 from ematix_flow.backends.postgres.exports import RESULT_TYPES_SQL, ResultColumn, result_columns
 from ematix_flow.backends.postgres.failures import source_failure
-from ematix_flow.backends.postgres.statement import as_subquery, without_semicolon
+from ematix_flow.backends.postgres.statement import as_subquery
 from ematix_flow.errors import SourceFailed
+from ematix_flow.strategies.raw_sql import one_statement
 
 
 def described(connection: psycopg.Connection[Any], name: str, sql: str) -> tuple[ResultColumn, ...]:
@@ -18,9 +19,9 @@ def described(connection: psycopg.Connection[Any], name: str, sql: str) -> tuple
 
     ``name`` is the connection's, for errors. Raises SourceFailed for anything but one readable SELECT.
     """
-    inner = without_semicolon(sql)
-    if not inner.strip() or "\x00" in inner:
-        raise SourceFailed("the source SQL is empty, or holds a NUL character")
+    inner = one_statement(sql, "postgres")
+    if "\x00" in inner:
+        raise SourceFailed("the source SQL holds a NUL character")
     columns = prepared(connection, name, inner, inner)
     if not columns:
         raise SourceFailed("the source SQL yields no columns", next_step="a pipeline reads: write a SELECT")

@@ -52,6 +52,10 @@ class ResultColumn:
     type_kind: str = "b"
     category: str = "U"
 
+    @property
+    def is_json(self) -> bool:
+        return _AS_TEXT.get(self.oid) in ("json", "jsonb")
+
 
 @dataclass(frozen=True)
 class Export:

@@ -15,11 +15,13 @@ import psycopg
 
 from ematix_flow.backends.relational import CONTROL_SCHEMA
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed, TargetFailed
+from ematix_flow.strategies.functions.base import rejection_in
 
 ADBC_ERRORS = (adbc_driver_manager.Error,)
 DRIVER_ERRORS = (psycopg.Error, adbc_driver_manager.Error)
 
 UNCHANGED = "the target is unchanged: its transaction was rolled back"
+_MEND = "mend the row in the source, filter it in the source SQL, or change the column's type"
 _SHOWN = 200
 _SEVERITY = re.compile(r"\b(ERROR|FATAL|PANIC):\s+(.+)")
 _LINE = 100
@@ -120,8 +122,6 @@ def source_failure(error: Exception, name: str, sql: str, statement: str | None 
         what += "\n" + caret(sql, position)
     if found.state == "42501":
         step = f"GRANT SELECT on it to the user of connection {name!r}"
-    elif "multiple commands" in found.message:
-        step = "keep one statement: what comes before or after a load has its own place"
     else:
         step = found.hint or "mend the SQL and look at it with  flow preview"
     return SourceFailed(what, next_step=step)
@@ -136,6 +136,9 @@ def target_failure(error: Exception, names: Mapping[str, str] | None = None) -> 
             state=UNCHANGED,
             next_step="run it again once the server answers",
         )
+    told = rejection_in(str(error))
+    if told is not None:
+        return RowRejected(told, state=UNCHANGED, next_step=_MEND)
     if found.state[:2] in ("22", "23") and not found.is_conflict:
         return _row_rejected(found, names or {})
     return TargetFailed(f"PostgreSQL: {found.sentence}", state=UNCHANGED, next_step=_target_advice(found))
@@ -209,8 +212,7 @@ def _row_rejected(found: Diagnosis, names: Mapping[str, str]) -> RowRejected:
         "22001": "shorten the value in the source SQL, or declare a longer String",
         "22003": "mend the value in the source, or declare a wider type",
     }
-    otherwise = "mend the row in the source, filter it in the source SQL, or change the column's type"
-    return RowRejected(what, state=UNCHANGED, next_step=steps.get(found.state, otherwise))
+    return RowRejected(what, state=UNCHANGED, next_step=steps.get(found.state, _MEND))
 
 
 def _target_advice(found: Diagnosis) -> str:

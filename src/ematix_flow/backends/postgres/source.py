@@ -27,12 +27,12 @@ from ematix_flow.backends.postgres.statement import (
     PlainSelect,
     as_subquery,
     plain_select,
-    without_semicolon,
 )
 from ematix_flow.errors import SourceFailed
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange
 from ematix_flow.strategies.ranges import range_condition
+from ematix_flow.strategies.raw_sql import one_statement
 
 MIN_PAGES = 512  # 4 MB: less than that is not worth a second task
 _READ_ONLY = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -68,7 +68,7 @@ class PostgresSource(BatchSource):
     def explain(self, sql: str) -> str:
         with self._reading() as connection:
             described(connection, self.address.name, sql)
-            inner = without_semicolon(sql)
+            inner = one_statement(sql, self.dialect)
             return "\n".join(row[0] for row in self._run(connection, inner, f"EXPLAIN {inner}"))
 
     @contextmanager
@@ -84,7 +84,7 @@ class PostgresSource(BatchSource):
                 PostgresSplit(
                     self.address,
                     statement,
-                    without_semicolon(query.sql),
+                    one_statement(query.sql, self.dialect),
                     exports,
                     snapshot,
                     connection.info.server_version,
@@ -98,7 +98,7 @@ class PostgresSource(BatchSource):
     def _statements(
         self, connection: psycopg.Connection[Any], query: Query, exports: tuple[Export, ...], parallelism: int
     ) -> list[str]:
-        inner = without_semicolon(query.sql)
+        inner = one_statement(query.sql, self.dialect)
         whole = self._statement(inner, exports, query.range)
         plain = plain_select(inner) if parallelism > 1 else None
         if plain is None:

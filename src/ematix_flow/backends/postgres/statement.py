@@ -1,4 +1,4 @@
-"""The user's SQL as text: where it ends, and where a condition can be put into it.
+"""The user's SQL as text: as a subquery, and with one more condition where it can take one.
 
 Nothing is rewritten. The SQL goes to the server as it was typed, inside a subquery; only a plain
 SELECT over one table can take one more condition, which is how a table is read in shares.
@@ -16,15 +16,6 @@ from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # def
 ALIAS = "q"
 _PLAIN_SELECT = {"expressions", "from_", "where"}
 _PLAIN_TABLE = {"this", "db", "catalog", "alias"}
-
-
-def without_semicolon(sql: str) -> str:
-    """The SQL without its closing semicolons, so that it can stand in a subquery; comments stay."""
-    tokens = _tokens(sql)
-    while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
-        last = tokens.pop()
-        sql = sql[: last.start] + sql[last.end + 1 :]
-    return sql
 
 
 def as_subquery(sql: str) -> str:

@@ -25,7 +25,8 @@ from ematix_flow.backends.base import (
 from ematix_flow.backends.postgres.catalog import live_table
 from ematix_flow.backends.postgres.connect import Address
 from ematix_flow.backends.postgres.dialect import PostgresDialect
-from ematix_flow.backends.postgres.failures import blamed_on_source, is_conflict
+from ematix_flow.backends.postgres.exact import exact_select
+from ematix_flow.backends.postgres.failures import UNCHANGED, blamed_on_source, is_conflict
 from ematix_flow.backends.postgres.lock import pipeline_lock
 from ematix_flow.backends.postgres.session import PostgresSession, open_session
 from ematix_flow.backends.postgres.staging import (
@@ -37,7 +38,7 @@ from ematix_flow.backends.postgres.staging import (
     staging_prefix,
 )
 from ematix_flow.backends.relational import STAGING_SCHEMA, RelationalTarget, SqlSession
-from ematix_flow.errors import FlowError
+from ematix_flow.errors import FlowError, SourceFailed
 from ematix_flow.spec.tables import TableSpec
 
 if TYPE_CHECKING:
@@ -154,12 +155,24 @@ class PostgresTarget(RelationalTarget):
     def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:
         """A transaction that another session got in the way of is rolled back and tried again."""
         try:
+            if isinstance(rows, SameDatabaseRows):
+                rows = self._exactly(load, rows)
             return _retried(lambda _: super(PostgresTarget, self).apply(load, rows))
         except FlowError as error:
             blamed = blamed_on_source(error) if isinstance(rows, SameDatabaseRows) else None
             if blamed is None:
                 raise
             raise blamed from error.__cause__
+
+    def _exactly(self, load: Load, rows: SameDatabaseRows) -> SameDatabaseRows:
+        with self.apply_session(load) as session:
+            assert isinstance(session, PostgresSession)
+            try:
+                select = exact_select(session.connection, self.address.name, rows.sql, load.table)
+            except SourceFailed as error:
+                error.state = error.state or UNCHANGED
+                raise
+        return SameDatabaseRows(select)
 
 
 def _retried(action: Callable[[int], T]) -> T:
