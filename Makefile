@@ -44,7 +44,7 @@ check: $(DEV) ## Lint, types, import rules and unit tests: no Spark, no server, 
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest tests/unit $(ARGS)
+	$(BIN)/pytest tests/unit --numprocesses=auto $(ARGS)
 
 .PHONY: test
 test: $(DEV) ## Install the servers that are missing, then run every test

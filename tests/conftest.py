@@ -50,11 +50,10 @@ CACHE = real_cache()
 
 
 @pytest.fixture(autouse=True)
-def isolated_environment(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No trace of the developer's own home, settings or state; the working directory is ``tmp_path``."""
-    home = tmp_path_factory.mktemp("home")
+    home = tmp_path.with_name(f"{tmp_path.name}-home")
+    home.mkdir()
     for name in list(os.environ):
         if name.startswith(("EMATIX_FLOW_", "XDG_")):
             monkeypatch.delenv(name)
