@@ -319,9 +319,7 @@ def test_regular_expressions_agree(engine: Engine) -> None:
             Case([n.regex_replace(r"[\w.'-]{2,}", "w")], TEXT, like(r"[\w.'-]{2,}", "w")),
             Case([n.regex_replace(r"\\|\$|\"", r"\\")], TEXT, like(r"\\|\$|\"", r"\\")),
             Case([n.regex_replace(r"(x)?1", r"(\1)")], TEXT, like(r"(x)?1", r"(\1)")),
-            Case(
-                [n.regex_replace(r"(a)1", r"\g".replace("\\g", r"\1") + "5")], TEXT, like(r"(a)1", r"\g<1>5")
-            ),
+            Case([n.regex_replace(r"(a)1", r"\15")], TEXT, like(r"(a)1", r"\g<1>5")),
             Case([n.regex_replace("[^A-Za-z]+", "")], TEXT, like("[^A-Za-z]+", "")),
         ],
     )
@@ -801,7 +799,7 @@ def test_texts_become_the_declared_type(engine: Engine) -> None:
             r"'1e5' is no number of Numeric\[5, 2\]",
         ),
         (TEXT, "MAYBE", [n.parse_bool(on_failure="error")], BOOLEAN, "'maybe' is neither true nor false"),
-        (TEXT, "it's", [n.parse_timestamp(on_failure="error")], MOMENT, r"'\?it's' is no timestamp"),
+        (TEXT, "it's", [n.parse_timestamp(on_failure="error")], MOMENT, "'it's' is no timestamp"),
         (TEXT, "2024-02-30", [n.parse_date(on_failure="error")], DATE, "'2024-02-30' is no date"),
         (TEXT, "twelve", [], BIG_INT, "'twelve' is no whole number"),
         (numeric(8, 3), Decimal("1.234"), [], numeric(8, 2), "'1.234' has more digits"),
@@ -810,6 +808,7 @@ def test_texts_become_the_declared_type(engine: Engine) -> None:
         (BIG_INT, 2, [], BOOLEAN, "'2' is neither 0 nor 1"),
         (NAIVE, dt.datetime(2024, 1, 2, 3), [], DATE, "has a time of day"),
     ],
+    ids=lambda value: re.sub(r"\W+", " ", value) if isinstance(value, str) else "",
 )
 def test_a_value_that_does_not_fit_is_refused_by_name(
     engine: Engine, kind: DataType, value: Any, markers: list[Normalizer], want: DataType, complaint: str

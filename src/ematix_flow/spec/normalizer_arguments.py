@@ -171,9 +171,22 @@ def _check_date_trunc(args: Args) -> None:
         raise DeclarationError(f"date_trunc({unit!r}): unknown.{did_you_mean(unit, TRUNCATIONS)}")
 
 
+def _check_parse_int(args: Args) -> None:
+    _check_failure("parse_int", args, int)
+    value = args["default"]
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise DeclarationError(f"parse_int(default={value!r}) has more than 64 bits")
+
+
 def _check_parse_numeric(args: Args) -> None:
-    DataType("numeric", precision=args["precision"], scale=args["scale"])  # type: ignore[arg-type]
+    kind = DataType("numeric", precision=args["precision"], scale=args["scale"])  # type: ignore[arg-type]
     _check_failure("parse_numeric", args, (int, float, Decimal))
+    value = args["default"]
+    if isinstance(value, (int, float, Decimal)):
+        number = Decimal(str(value))
+        whole = (kind.precision or 0) - (kind.scale or 0)
+        if not number.is_finite() or abs(number) >= Decimal(10) ** whole:
+            raise DeclarationError(f"parse_numeric(default={value!r}) does not fit {kind}")
 
 
 def _check_round(args: Args) -> None:
@@ -237,7 +250,7 @@ CHECKS: dict[str, Callable[[Args], None]] = {
     "parse_date": _check_parse_date,
     "to_timezone": _check_to_timezone,
     "date_trunc": _check_date_trunc,
-    "parse_int": lambda args: _check_failure("parse_int", args, int),
+    "parse_int": _check_parse_int,
     "parse_numeric": _check_parse_numeric,
     "round": _check_round,
     "clamp": _check_clamp,

@@ -71,7 +71,7 @@ _TEMPLATE_TOKEN = re.compile("FM|" + "|".join(re.escape(t) for t in _TEMPLATE) +
 _DIGITS = frozenset(
     {"year", "short_year", "month", "day", "hour", "half_day_hour", "minute", "second", "fraction"}
 )
-DATE_FIELDS = frozenset({"year", "short_year", "month", "month_name", "day"})
+_MOST_FIELDS = 9  # groups of a regular expression that a replacement can name; an offset takes two
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,8 @@ def read_format(form: str) -> tuple[Element, ...]:
     ):
         if fine in fields and not coarse & set(fields):
             raise DeclarationError(f"the format {form!r} has a {fine} without its {'/'.join(sorted(coarse))}")
+    if len(fields) + ("offset" in fields) > _MOST_FIELDS:
+        raise DeclarationError(f"the format {form!r} has more fields than engines can take out of a text")
     return _with_widths(elements)
 
 

@@ -166,7 +166,7 @@ def test_a_column_is_not_null_unless_it_says_so():
         e: Annotated[Optional[String[5]], lower()]  # noqa: UP045
         f: Annotated[String[5], lower()] | None
         g: None | Text  # noqa: RUF036
-        h: Optional["Text"]  # noqa: UP045
+        h: Optional["Text"]
 
     assert [c.nullable for c in T.spec.columns] == [False] + [True] * 7
     assert [n.name for n in T.spec.column("f").normalizers] == ["lower"]
@@ -222,7 +222,7 @@ def test_a_subclass_of_a_table_has_a_name_of_its_own():
 def test_keys_and_constraints_reach_the_spec():
     class T(ManagedTable):
         __merge_keys__ = ("a", "b")
-        __unique_constraints__ = [("b", "c"), "d"]
+        __unique_constraints__ = (("b", "c"), "d")
 
         a: Annotated[BigInt, pk(autoincrement=True)]
         b: Annotated[BigInt, pk()]

@@ -162,7 +162,7 @@ class Functions(ABC):
         return call("REGEXP_REPLACE", *arguments, *([text(flags)] if flags else []))
 
     def rewrite(self, tree: exp.Expression, pattern: str, replacement: str) -> exp.Expression:
-        """`regex_replace` for a pattern that takes the whole text, so that there is one match at most."""
+        """`regex_replace` for a pattern that begins with ``^``, so that there is one match at most."""
         return self.regex_replace(tree, pattern, replacement, everywhere=False)
 
     # --- dates and times ---

@@ -58,7 +58,7 @@ def as_text(value: Value, site: Site) -> Value:
     if value.type is None or value.kind in _AS_TEXT:
         return Value(site.functions.to_text(value.tree), TEXT)
     raise Unsupported(
-        f"column {site.column!r}: the source gives {value.type}, which engines write as text in their own ways",
+        f"column {site.column!r}: the source gives {value.type}, which engines write as text differently",
         next_step="convert it in the source SQL, or with sql(…)",
     )
 
@@ -133,7 +133,7 @@ def parse_timestamp(value: Value, formats: Sequence[str], site: Site, failure: F
         return Value(functions.to_utc(functions.convert(value.tree, NAIVE)), MOMENT)
     iso = _iso_text(value, formats, site, with_time=True)
     read = (functions.matches(iso.tree.copy(), VALID_MOMENT), functions.timestamp_from_iso(iso.tree.copy()))
-    return _guarded(iso, read, site, failure, MOMENT, "is no timestamp")
+    return _guarded(iso, read, site, failure, MOMENT, "is no timestamp", _shown(iso, site))
 
 
 def parse_date(value: Value, formats: Sequence[str], site: Site, failure: Failure) -> Value:
@@ -146,7 +146,7 @@ def parse_date(value: Value, formats: Sequence[str], site: Site, failure: Failur
         return Value(functions.convert(value.tree, DATE), DATE)
     iso = _iso_text(value, formats, site, with_time=False)
     read = (functions.matches(iso.tree.copy(), VALID_DATE), functions.date_from_iso(iso.tree.copy()))
-    return _guarded(iso, read, site, failure, DATE, "is no date")
+    return _guarded(iso, read, site, failure, DATE, "is no date", _shown(iso, site))
 
 
 def _guarded(
@@ -156,6 +156,7 @@ def _guarded(
     failure: Failure,
     to: DataType,
     what: str,
+    shown: exp.Expression | None = None,
 ) -> Value:
     """The first branch that takes the value; else what the rule for failures says. NULL stays NULL."""
     branches = [read] if isinstance(read, tuple) else read
@@ -169,7 +170,8 @@ def _guarded(
         if to.kind in ("numeric", "big_int"):
             otherwise = functions.convert(otherwise, to)
     else:
-        shown = source.tree.copy() if source.type == TEXT else functions.to_text(source.tree.copy())
+        if shown is None:
+            shown = source.tree.copy() if source.type == TEXT else functions.to_text(source.tree.copy())
         otherwise = functions.reject(site.column, shown, what, to)
     return Value(case(null, *branches, otherwise=otherwise), to)
 
@@ -220,6 +222,10 @@ def _iso_text(value: Value, formats: Sequence[str], site: Site, *, with_time: bo
         branches.append((functions.matches(source.copy(), pattern.pattern), rewrite.iso()))
     unread = concat(text(_NOT_READ), source.copy())
     return site.settle(Value(case(*branches, otherwise=unread), TEXT))
+
+
+def _shown(iso: Value, site: Site) -> exp.Expression:
+    return site.functions.rewrite(iso.tree.copy(), "^[?]", "")
 
 
 class _Rewrite:

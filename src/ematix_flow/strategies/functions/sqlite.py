@@ -1,7 +1,7 @@
 """The functions that SQL compiled for SQLite calls, as Python, and their registration.
 
 All are deterministic and give NULL for NULL. Dates and times are kept as ISO text: ``2024-01-02``,
-``2024-01-02 03:04:05.678``, and with ``+00:00`` behind it for a moment.
+``2024-01-02 03:04:05.678000``, and with ``+00:00`` behind it for a moment.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _temporal(value: Stored, kind: str) -> Stored:
         return value
     if kind == "date":
         return moment.date().isoformat()
-    return moment.replace(tzinfo=_UTC if kind == "timestamp_tz" else None).isoformat(" ")
+    return moment.replace(tzinfo=_UTC if kind == "timestamp_tz" else None).isoformat(" ", "microseconds")
 
 
 def _local(value: Stored, zone: str) -> str | None:
@@ -105,7 +105,7 @@ def _local(value: Stored, zone: str) -> str | None:
     if moment is None:
         return None
     aware = moment if moment.tzinfo else moment.replace(tzinfo=_UTC)
-    return aware.astimezone(zoneinfo.ZoneInfo(zone)).replace(tzinfo=None).isoformat(" ")
+    return aware.astimezone(zoneinfo.ZoneInfo(zone)).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
 def _start_of(unit: str, value: Stored) -> str | None:
@@ -123,7 +123,7 @@ def _start_of(unit: str, value: Stored) -> str | None:
         "quarter": day.replace(month=(day.month - 1) // 3 * 3 + 1, day=1),
         "year": day.replace(month=1, day=1),
     }
-    return starts[unit].isoformat(" ")
+    return starts[unit].isoformat(" ", "microseconds")
 
 
 # --- numbers ---------------------------------------------------------------------------------------
