@@ -30,7 +30,7 @@ from ematix_flow.errors import ConfigError, did_you_mean
 
 MODES = ("auto", "sync", "off")
 RECORD = "record:"
-TRAINING_SECONDS = 300
+TRAINING_SECONDS = 15 * 60
 _RETRY_SECONDS = 24 * 3600
 _KEPT = 4
 _UNUSED_SECONDS = 30 * 24 * 3600

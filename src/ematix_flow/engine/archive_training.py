@@ -1,7 +1,7 @@
 """Makes a class-data archive: starts Spark, does a little of everything, and lets Java write what it loaded.
 
 Run as ``python -m ematix_flow.engine.archive_training [jar group …]``, in the background and at low
-priority. It ends by itself in a few minutes whatever happens.
+priority. It ends by itself in a quarter of an hour at the latest, whatever happens.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _give_up() -> None:
 
 def main() -> None:
     with contextlib.suppress(AttributeError, OSError):
-        os.nice(15)
+        os.nice(10)
     limit = threading.Timer(archive.TRAINING_SECONDS, _give_up)
     limit.daemon = True
     limit.start()

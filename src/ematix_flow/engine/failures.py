@@ -11,13 +11,15 @@ from typing import Any
 
 from ematix_flow import errors
 from ematix_flow.engine.cache import spark_log
-from ematix_flow.engine.gateway import complaint, last_log
+from ematix_flow.engine.gateway import last_process
 
 _TRACEBACK = "Traceback (most recent call last):"
 _CAUSED_BY = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 _LOST_TASK = re.compile(r"most recent failure: Lost task [^\n]*?\): ((?:[\w$]+\.)+[\w$]+(?:: [^\n]*)?)")
 _JAVA_CLASS = re.compile(r"^(?:[a-z_][\w$]*\.)+([A-Z][\w$]*)(?:: (.*))?$", re.DOTALL)
 _SQLSTATE = re.compile(r";? *SQLSTATE: \w{5};?")
+_CALLING = re.compile(r"^An error occurred while calling [^\n]*\n: ")
+_BYPASS = re.compile(r' If necessary set "spark\.[\w.]+" to "\w+" to bypass this error\.')
 _OURS = re.compile(r"^ematix_flow\.errors\.(\w+): (.*)$", re.DOTALL)
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
 
@@ -47,6 +49,11 @@ _HINTS = (
         "a Python worker of Spark was killed or crashed, most often for want of memory: the log's end has its"
         " last words",
     ),
+    (
+        "was killed",
+        'the system kills a process that takes too much memory: give Spark less with  memory = "2g"  under'
+        " [engine]",
+    ),
 )
 
 
@@ -74,11 +81,11 @@ def root_cause(text: str) -> str:
     python = _python_error(text)
     if python is not None:
         return python.splitlines()[0]
-    head = text.split("\n\tat ", 1)[0]
-    told = [_said(match) for match in _CAUSED_BY.findall(text)]
     lost = _LOST_TASK.search(text)
-    candidates = [*reversed(told), *([_said(lost[1])] if lost else []), _said(_first_line(head))]
-    return next((cause for cause in candidates if cause), _first_line(text) or "no reason given")
+    told = [*reversed(_CAUSED_BY.findall(text)), *([lost[1]] if lost else []), _first_line(text)]
+    causes = [said for said in map(_said, told) if said]
+    telling = [cause for cause in causes if any(sign in cause for sign, _ in _HINTS)]
+    return next(iter(telling or causes), None) or _first_line(text) or "no reason given"
 
 
 def _first_line(text: str) -> str:
@@ -87,7 +94,7 @@ def _first_line(text: str) -> str:
 
 def _said(line: str) -> str:
     """``SomeException: message`` without packages; nothing when there is no message."""
-    line = _SQLSTATE.sub("", line).strip()
+    line = _BYPASS.sub("", _SQLSTATE.sub("", line)).strip()
     match = _JAVA_CLASS.match(line)
     if match is None:
         return line.rstrip(";").strip()
@@ -137,7 +144,8 @@ def _kind(error: BaseException, cause: str, source: bool) -> type[errors.FlowErr
 
 
 def _next_step(text: str) -> str:
-    log = f"Spark's own log is {last_log() or spark_log()}"
+    last = last_process()
+    log = f"Spark's own log is {last.log if last else spark_log()}"
     for sign, hint in _HINTS:
         if sign in text:
             return f"{hint}. {log}"
@@ -145,10 +153,9 @@ def _next_step(text: str) -> str:
 
 
 def _gone(what: str) -> errors.FlowError:
-    log = last_log()
-    said = complaint(log) if log else None
-    cause = f"Spark's Java process ended: {said}" if said else "Spark's Java process ended"
-    return errors.SparkFailed(f"{what} failed: {cause}", next_step=_next_step(said or ""))
+    last = last_process()
+    cause = last.ending() if last else "Spark's Java process ended"
+    return errors.SparkFailed(f"{what} failed: {cause}", next_step=_next_step(cause))
 
 
 def _text(error: BaseException) -> str:
@@ -159,7 +166,7 @@ def _text(error: BaseException) -> str:
     java = getattr(error, "java_exception", None)
     if java is not None:
         try:
-            return str(error).split(":", 1)[-1].split("\n", 1)[-1].lstrip(": ")
+            return _CALLING.sub("", str(error))
         except Exception as lost:  # Py4J asks the Java process for the trace
             return f"{type(error).__name__} ({type(lost).__name__} while reading it)"
     server = getattr(error, "_stacktrace", None)  # Spark Connect
@@ -173,7 +180,10 @@ def _is_gateway_gone(error: BaseException) -> bool:
         return True
     if not _is_sparks(error) or getattr(error, "java_exception", None) is not None:
         return False
-    return any(sign in _text(error) for sign in _GATEWAY_GONE)
+    if any(sign in _text(error) for sign in _GATEWAY_GONE):
+        return True
+    last = last_process()
+    return _is_a(error, "Py4JError") and last is not None and last.ended(within=0.5)
 
 
 def _came_through_py4j(error: BaseException) -> bool:

@@ -55,13 +55,15 @@ MODULE_OPTIONS = (
     "--enable-native-access=ALL-UNNAMED",
 )
 
-_last_log: Path | None = None
-_log_lock = threading.Lock()
+_FATAL = ("OutOfMemoryError", "No space left on device", "A fatal error has been detected")
+
+_last: JavaProcess | None = None
+_last_lock = threading.Lock()
 
 
-def last_log() -> Path | None:
-    """The log of the Java process that was started last, if any was."""
-    return _last_log
+def last_process() -> JavaProcess | None:
+    """The Java process that was started last, running or not."""
+    return _last
 
 
 def spark_home() -> Path:
@@ -125,8 +127,39 @@ class JavaProcess:
         return port, content[8 : 8 + length].decode()
 
     def failure(self, what: str) -> SparkFailed:
-        said = complaint(self.log, self._log_from)
+        said = complaint(self._said())
         return SparkFailed(f"{what}: {said}" if said else what, next_step=f"Spark's own log is {self.log}")
+
+    def ended(self, within: float) -> bool:
+        """Whether it is gone, or goes in a moment: its connection breaks first."""
+        try:
+            self.process.wait(within)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def ending(self) -> str:
+        """How a process ended that nobody had asked to."""
+        if not self.ended(within=2):
+            return "Spark's Java process does not answer"
+        code = self.process.returncode
+        fatal = [line for line in self._said() if any(sign in line for sign in _FATAL)]
+        if fatal:
+            return f"Spark's Java process ended: {fatal[-1]}"
+        how = f"was killed (signal {-code})" if code < 0 else f"ended (exit code {code})"
+        return f"Spark's Java process {how}"
+
+    def _said(self) -> list[str]:
+        """The last lines of this process's log, without stack frames."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(self._log_from, self.log.stat().st_size - 20_000))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return []
+        return [
+            line.strip() for line in lines if line.strip() and not line.lstrip().startswith(("at ", "... "))
+        ]
 
     @property
     def alive(self) -> bool:
@@ -152,7 +185,7 @@ class JavaProcess:
 
 def start_java(command: Sequence[str], env: Mapping[str, str], log: Path) -> JavaProcess:
     """Start it with everything it says going to ``log``, out of reach of the terminal's Ctrl-C."""
-    global _last_log
+    global _last
     folder = Path(tempfile.mkdtemp(prefix="ematix-flow-"))
     environment = {
         **env,
@@ -175,25 +208,15 @@ def start_java(command: Sequence[str], env: Mapping[str, str], log: Path) -> Jav
         raise SparkFailed(f"{command[0]} does not start: {error.strerror}") from error
     finally:
         os.close(descriptor)
-    with _log_lock:
-        _last_log = log
-    return JavaProcess(process, log, folder, log_from)
+    started = JavaProcess(process, log, folder, log_from)
+    with _last_lock:
+        _last = started
+    return started
 
 
-def complaint(log: Path, beginning: int = 0) -> str | None:
-    """The line of a log's end that says most about why Java gave up."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(beginning, log.stat().st_size - 20_000))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return None
-    told = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith(("at ", "... "))]
-    for sign in ("OutOfMemoryError", "No space left on device"):
-        for line in reversed(told):
-            if sign in line:
-                return line
-    for line in told:
+def complaint(lines: Sequence[str]) -> str | None:
+    """The line that says most about why Java did not come up."""
+    for line in lines:
         if line.startswith(("Error", "Exception in", "Caused by", "Unrecognized", "Invalid")):
             return line
-    return told[-1] if told else None
+    return lines[-1] if lines else None

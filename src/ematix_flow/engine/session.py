@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
+import logging
 import os
 import shutil
 import signal
@@ -274,6 +275,7 @@ def _attach(java: gateway.JavaProcess, conf: Mapping[str, str], worker_python: s
     # The slow imports, PySpark's converters drag in pandas and more on their first use.
     importlib.import_module("pyspark.sql")
     importlib.import_module("pyspark.testing.utils")
+    _silence_loggers()
     link = _link(*boot.done())
     before = signal.getsignal(signal.SIGINT)
     from pyspark import SparkConf, SparkContext
@@ -287,6 +289,17 @@ def _attach(java: gateway.JavaProcess, conf: Mapping[str, str], worker_python: s
     if before not in (signal.default_int_handler, signal.SIG_DFL, None):
         _restore_interrupt(before)
     return SparkSession(context)
+
+
+def _silence_loggers() -> None:
+    """Errors are raised; PySpark and Py4J would also write them to standard error."""
+    from py4j import java_gateway  # type: ignore[import-untyped]
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
+    # It logs a lost connection and Ctrl-C by the root logger: let it use its own.
+    java_gateway.logging = java_gateway.logger
 
 
 def _link(port: int, secret: str) -> JavaGateway:
@@ -323,6 +336,7 @@ def _connect(settings: EngineSettings) -> _Running:
     """A session on a Spark Connect server."""
     from pyspark.sql import SparkSession
 
+    _silence_loggers()
     try:
         session = SparkSession.builder.remote(settings.master).getOrCreate()
         conf = {**SQL_CONF, **settings.conf}
