@@ -182,9 +182,9 @@ def test_an_incremental_append_skips_when_nothing_is_new_and_keeps_late_ties(ope
     [
         (
             {"id": 1, "email": "x" * 21, "seen": 1},
-            "column 'email', row 1 .* is longer than the 20 characters",
+            "column 'email', row 2 .* is longer than the 20 characters",
         ),
-        ({"id": 1, "email": None, "seen": 2**31 - 1}, "column 'seen', row 1 .* does not fit SmallInt"),
+        ({"id": 1, "email": None, "seen": 2**31 - 1}, "column 'seen', row 2 .* is out of range of SmallInt"),
     ],
 )
 def test_a_value_that_does_not_fit_stops_the_load_and_leaves_the_target(
@@ -226,7 +226,7 @@ def test_a_null_where_none_may_be_names_the_column(opened: Opened) -> None:
     [
         ("SELECT id, email, seen, 1 AS extra FROM contract__raw", "extra"),
         ("SELECT id, email FROM contract__raw", "seen"),
-        ("SELECT id, email, seen, seen FROM contract__raw", "twice"),
+        ("SELECT id, email, seen, seen FROM contract__raw", "seen:1"),
     ],
 )
 def test_columns_that_do_not_match_are_named(opened: Opened, sql: str, words: str) -> None:
