@@ -1,0 +1,4 @@
+"""Benchmarks: the same load by ematix-flow and by its rivals, in one run on one machine.
+
+``python -m benchmarks --list`` says what there is. The method is described in docs/benchmarks.md.
+"""

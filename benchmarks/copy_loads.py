@@ -1,0 +1,147 @@
+"""The copy benchmark: every contestant of a case, several rounds, in shuffled order, each load verified."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.cases import CONTESTANTS, Case
+from benchmarks.fingerprint import Fingerprint, fingerprint
+from benchmarks.job import Job, read_marks
+from benchmarks.machine import commit, cores, machine_facts, versions
+from benchmarks.orders import DATA
+from benchmarks.places import Places
+from benchmarks.process import Ended, environment, last_words, measured, readable
+from benchmarks.results import Result, Run
+from benchmarks.rivals import rival_jars, rival_versions
+
+WORK = DATA / "work"
+
+
+@dataclass(frozen=True)
+class Settings:
+    rows: int
+    repeat: int
+    limit: float
+    seed: int
+    contestants: tuple[str, ...] | None = None  # None: all of each case
+    folder: Path = WORK
+
+
+def run_cases(cases: Sequence[Case], settings: Settings, say: Callable[[str], None]) -> list[Result]:
+    """Measure the cases one after another; sources are filled once."""
+    shutil.rmtree(settings.folder, ignore_errors=True)
+    settings.folder.mkdir(parents=True)
+    with Places(settings.rows, settings.folder) as places:
+        results = [_run_case(case, places, settings, say) for case in cases]
+    shutil.rmtree(settings.folder, ignore_errors=True)
+    return results
+
+
+def order(contestants: Sequence[str], rounds: int, seed: int) -> list[tuple[int, str]]:
+    """Round by round, in another order each: what disturbs the machine for a while hits everyone alike."""
+    shuffled = random.Random(seed)
+    turns = []
+    for number in range(1, rounds + 1):
+        names = list(contestants)
+        shuffled.shuffle(names)
+        turns += [(number, name) for name in names]
+    return turns
+
+
+def _run_case(case: Case, places: Places, settings: Settings, say: Callable[[str], None]) -> Result:
+    names = [n for n in case.contestants if settings.contestants is None or n in settings.contestants]
+    say(f"{case.title}: filling the source with {settings.rows:,} rows")
+    source = places.source(case.source)
+    expected = fingerprint(source)
+    if expected.rows != settings.rows:
+        raise RuntimeError(f"the source holds {expected.rows:,} rows, not {settings.rows:,}")
+    jars = rival_jars([case.source, case.target])
+    if "flow" in names:
+        warm_archive(settings.folder)
+    facts, about = machine_facts(), versions(**rival_versions([case.source, case.target]))
+    runs: list[Run] = []
+    for number, name in order(names, settings.repeat, settings.seed):
+        if any(run.contestant == name and (run.over_limit or run.problem) for run in runs):
+            continue  # it would not finish or be right the next time either
+        label = f"{case.name}-{name}-{number}"
+        target = places.target(case.target, label)
+        try:
+            folder = settings.folder / f"run-{label}"
+            folder.mkdir()
+            job = Job(source, target, tuple(map(str, jars)), cores(), str(folder / "marks.jsonl"))
+            places.settle()
+            run = _run(name, number, job, folder, settings)
+            if run.problem is None and not run.over_limit:
+                run = verified(run, fingerprint(target), expected)
+        finally:
+            places.discard(target)
+        runs.append(run)
+        say(f"  round {number}, {CONTESTANTS[name]}: {_outcome(run)}")
+    return Result(
+        benchmark="copy",
+        case=case.name,
+        title=case.title,
+        date=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
+        rows=settings.rows,
+        limit_seconds=settings.limit,
+        machine=facts,
+        versions={**about, **({"postgresql": v} if (v := places.server_version()) else {})},
+        commit=commit(),
+        runs=tuple(runs),
+    )
+
+
+def _run(name: str, number: int, job: Job, folder: Path, settings: Settings) -> Run:
+    file = folder / "job.json"
+    job.write(file)
+    command = [sys.executable, "-m", "benchmarks.contestants", name, str(file)]
+    env = environment(folder / "state")
+    ended = measured(command, folder, env, settings.limit, folder / "output.log")
+    return timed(name, number, ended, Path(job.marks))
+
+
+def timed(name: str, number: int, ended: Ended, marks_file: Path) -> Run:
+    """What a process's marks and end say about its load."""
+    marks = read_marks(marks_file)
+    run = Run(name, number, peak_bytes=ended.peak_bytes, total_seconds=ended.seconds)
+    ready, loaded = marks.get("ready"), marks.get("loaded")
+    if ready is not None:
+        run = replace(run, start_seconds=ready.at - ended.started_at)
+    if ended.code is None:
+        return replace(run, over_limit=True)
+    if "failed" in marks:
+        return replace(run, problem=f"failed: {readable(str(marks['failed'].details['error']))}")
+    if ended.code != 0 or ready is None or loaded is None:
+        return replace(run, problem=f"ended with code {ended.code}: {last_words(ended.said)}")
+    return replace(run, load_seconds=loaded.at - ready.at, details=loaded.details)
+
+
+def verified(run: Run, landed: Fingerprint, expected: Fingerprint) -> Run:
+    """Disqualify what is no copy of the source; note what arrived in another type."""
+    differences = landed.differences(expected)
+    if differences:
+        return replace(run, problem=f"wrong result: {'; '.join(differences)}")
+    return replace(run, notes=(*run.notes, *landed.retyped()))
+
+
+def warm_archive(folder: Path) -> None:
+    """Let the class-data archive be made now: in the background it would disturb the next contestant."""
+    script = "from ematix_flow.schedule.context import spark_starter; spark_starter()()"
+    env = {**environment(folder / "state"), "EMATIX_FLOW_CDS": "sync"}
+    ended = measured([sys.executable, "-c", script], folder, env, 600, folder / "archive.log")
+    if ended.code != 0:
+        raise RuntimeError(f"Spark did not start:\n{ended.said}")
+
+
+def _outcome(run: Run) -> str:
+    if run.problem:
+        return f"disqualified: {run.problem}"
+    if run.over_limit:
+        return "stopped at the limit"
+    return f"{run.load_seconds:.2f} s, and {run.start_seconds:.1f} s to start"

@@ -1,0 +1,54 @@
+"""What a contestant's process is told, and what it tells back: a job file in, a file of marks out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.places import Place
+
+
+@dataclass(frozen=True)
+class Job:
+    """One load: all rows of ``orders`` in the source into a new ``orders`` in the target."""
+
+    source: Place
+    target: Place
+    jars: tuple[str, ...]
+    cores: int
+    marks: str
+
+    def write(self, file: Path) -> None:
+        file.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def read(cls, file: Path) -> Job:
+        told = json.loads(file.read_text(encoding="utf-8"))
+        source, target = Place(**told["source"]), Place(**told["target"])
+        return cls(source, target, tuple(told["jars"]), told["cores"], told["marks"])
+
+    def mark(self, name: str, **details: Any) -> None:
+        """Tell that a point is reached, now. The clock is the machine's, the same in every process."""
+        line = json.dumps({"name": name, "at": time.monotonic(), "details": details}, default=str)
+        with Path(self.marks).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+@dataclass(frozen=True)
+class Mark:
+    name: str
+    at: float
+    details: Mapping[str, Any]
+
+
+def read_marks(file: Path) -> dict[str, Mark]:
+    """What the process told so far, by name."""
+    if not file.exists():
+        return {}
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return {line["name"]: Mark(**line) for line in lines}

@@ -1,0 +1,94 @@
+"""One measured process: its marks, its memory, its end. Knows nothing of what the process does."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.machine import REPOSITORY
+from benchmarks.process_tree import MemoryWatch
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended. Times are of the machine's monotonic clock."""
+
+    started_at: float
+    ended_at: float
+    code: int | None  # None: stopped at the limit
+    peak_bytes: int
+    said: str
+
+    @property
+    def seconds(self) -> float:
+        return self.ended_at - self.started_at
+
+
+def measured(command: Sequence[str], folder: Path, env: Mapping[str, str], limit: float, log: Path) -> Ended:
+    """Run it in ``folder`` and watch it; what it leaves running is ended with it."""
+    with log.open("wb") as output:
+        started_at = time.monotonic()
+        process = subprocess.Popen(
+            list(command),
+            cwd=folder,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        code: int | None
+        try:
+            with MemoryWatch(process.pid) as memory:
+                code = process.wait(limit)
+                ended_at = time.monotonic()
+        except subprocess.TimeoutExpired:
+            code, ended_at = None, time.monotonic()
+        finally:
+            _end_group(process)
+    return Ended(started_at, ended_at, code, memory.peak, log.read_text(errors="replace"))
+
+
+def environment(state: Path) -> dict[str, str]:
+    """This process's own, without the developer's settings; the user's cache is kept."""
+    kept = {
+        k: v for k, v in os.environ.items() if not k.startswith("EMATIX_FLOW_") or k == "EMATIX_FLOW_CACHE"
+    }
+    path = [str(REPOSITORY / "src"), str(REPOSITORY)]
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join(path),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", "")]),
+        "EMATIX_FLOW_STATE": str(state),
+    }
+
+
+def last_words(said: str) -> str:
+    """The line of an output that tells best why it failed, without paths of this machine."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    causes = [line for line in lines if re.match(r"(Caused by: )?[\w.]*(Error|Exception)\b", line)]
+    return readable((causes or lines or ["it said nothing"])[-1])
+
+
+def readable(text: str) -> str:
+    """An error in one line of bounded length, without paths of this machine."""
+    first = text.strip().splitlines()[0] if text.strip() else "it said nothing"
+    shortened = re.sub(r"(?<![\w.])/(?:[^\s/'\":]+/)+", "…/", first)
+    return shortened if len(shortened) <= 200 else shortened[:199] + "…"
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """The group is the process's own: nothing else is in it."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    finally:
+        process.wait()

@@ -1,0 +1,134 @@
+"""How a process is watched and judged: memory of its tree, its marks, its errors, the order of turns."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.copy_loads import order, timed
+from benchmarks.job import Job, read_marks
+from benchmarks.places import Place
+from benchmarks.process import Ended, environment, last_words, measured, readable
+from benchmarks.process_tree import descendants, parent_of, resident_bytes
+
+
+def test_a_command_with_brackets_and_spaces_does_not_hide_the_parent() -> None:
+    assert parent_of("42 (java (x) y) S 7 42 42 0 -1 4194304 100") == 7
+
+
+def test_a_tree_is_the_process_and_everything_below_it() -> None:
+    parents = {10: 1, 11: 10, 12: 11, 13: 1, 14: 13, 1: 0}
+    assert descendants(10, parents) == {10, 11, 12}
+
+
+def test_resident_memory_is_counted_in_pages() -> None:
+    assert resident_bytes("1000 25 10 1 0 5 0", 4096) == 25 * 4096
+
+
+def test_every_round_has_every_contestant_once_in_an_order_that_the_seed_decides() -> None:
+    names = ["flow", "jdbc", "jdbc-tuned", "driver"]
+    turns = order(names, 5, seed=3)
+    assert turns == order(names, 5, seed=3)
+    for number in range(1, 6):
+        assert sorted(name for turn, name in turns if turn == number) == sorted(names)
+    assert len({tuple(name for turn, name in turns if turn == n) for n in range(1, 6)}) > 1
+
+
+def job(tmp_path: Path) -> Job:
+    marks = str(tmp_path / "marks.jsonl")
+    return Job(Place("sqlite", "a"), Place("duckdb", "b"), ("x.jar",), 2, marks)
+
+
+def test_a_job_is_read_as_it_was_written(tmp_path: Path) -> None:
+    given = job(tmp_path)
+    given.write(tmp_path / "job.json")
+    assert Job.read(tmp_path / "job.json") == given
+
+
+def test_loading_is_timed_between_the_marks_and_starting_before_them(tmp_path: Path) -> None:
+    given = job(tmp_path)
+    started = time.monotonic()
+    given.mark("ready")
+    given.mark("loaded", path="copy")
+    marks = read_marks(Path(given.marks))
+    run = timed("flow", 1, Ended(started, started + 9, 0, 5, ""), Path(given.marks))
+    assert run.problem is None
+    assert run.start_seconds == marks["ready"].at - started
+    assert run.load_seconds == marks["loaded"].at - marks["ready"].at
+    assert (run.total_seconds, run.peak_bytes, run.details) == (9, 5, {"path": "copy"})
+
+
+@pytest.mark.parametrize(
+    ("marks", "code", "said", "problem"),
+    [
+        (["ready", "failed"], 1, "", "failed: ValueError: no"),
+        (["ready"], -9, "Killed", "ended with code -9: Killed"),
+        ([], 1, "Traceback\nModuleNotFoundError: No module named 'x'\n", "ModuleNotFoundError"),
+        (["ready"], 0, "", "ended with code 0: it said nothing"),
+    ],
+)
+def test_a_process_that_did_not_load_is_disqualified(
+    tmp_path: Path, marks: list[str], code: int, said: str, problem: str
+) -> None:
+    given = job(tmp_path)
+    for name in marks:
+        given.mark(name, **({"error": "ValueError: no"} if name == "failed" else {}))
+    run = timed("flow", 1, Ended(0.0, 1.0, code, 5, said), Path(given.marks))
+    assert run.load_seconds is None
+    assert problem in (run.problem or "")
+
+
+def test_a_process_that_was_stopped_is_over_the_limit_and_not_wrong(tmp_path: Path) -> None:
+    run = timed("flow", 1, Ended(0.0, 1.0, None, 5, ""), tmp_path / "none")
+    assert (run.over_limit, run.problem) == (True, None)
+
+
+def test_an_error_is_told_in_one_line_without_paths() -> None:
+    told = readable("OSError: cannot write /home/someone/files/x.parquet\n  at line 3")
+    assert told == "OSError: cannot write …/x.parquet"
+    assert len(readable("x" * 500)) == 200
+
+
+def test_the_last_cause_of_a_stack_trace_is_what_is_told() -> None:
+    said = "x.FirstException: a\n\tat b.c(D.java:1)\nCaused by: java.sql.SQLException: no date\n\tat e\n"
+    assert last_words(said) == "Caused by: java.sql.SQLException: no date"
+
+
+def test_a_measured_process_tells_its_memory_and_its_output(tmp_path: Path) -> None:
+    program = "import subprocess, sys, time; held = b'x' * 60_000_000; print('done'); time.sleep(0.4)"
+    command = [sys.executable, "-c", program]
+    ended = measured(command, tmp_path, os.environ, 30, tmp_path / "log")
+    assert (ended.code, ended.said) == (0, "done\n")
+    assert ended.peak_bytes > 60_000_000
+    assert 0.4 < ended.seconds < 30
+
+
+def test_a_process_beyond_the_limit_is_ended_with_its_children(tmp_path: Path) -> None:
+    program = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "print(child.pid, flush=True)\ntime.sleep(60)"
+    )
+    ended = measured([sys.executable, "-c", program], tmp_path, os.environ, 1.5, tmp_path / "log")
+    assert ended.code is None
+    child = int(ended.said)
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{child}/stat").exists() and time.monotonic() < deadline:
+        if ") Z " in Path(f"/proc/{child}/stat").read_text():
+            break  # dead, and not yet collected by its new parent
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}/stat").exists() or ") Z " in Path(f"/proc/{child}/stat").read_text()
+
+
+def test_a_developers_settings_do_not_reach_a_contestant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMATIX_FLOW_ENGINE", "yarn")
+    monkeypatch.setenv("EMATIX_FLOW_CACHE", "kept")
+    env = environment(tmp_path / "state")
+    assert "EMATIX_FLOW_ENGINE" not in env
+    assert (env["EMATIX_FLOW_CACHE"], env["EMATIX_FLOW_STATE"]) == ("kept", str(tmp_path / "state"))
