@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from ematix_flow.engine import archive, jars
 from ematix_flow.engine.machine import memory_bytes
 from ematix_flow.engine.settings import Choice, EngineSettings
-from ematix_flow.spec.redaction import mask
+from ematix_flow.spec.redaction import mask, mask_field
 
 LOOPBACK = "127.0.0.1"
 _SMALLEST_MEMORY = 1 << 30
@@ -101,8 +101,15 @@ def describe(settings: EngineSettings, env: Mapping[str, str] = os.environ) -> l
         choices.append(Choice("class-data archive", archive.archive_mode(env), "halves Spark's start"))
     choices.append(Choice("time zone", "UTC", "the same result wherever it runs"))
     choices.append(Choice("ANSI SQL", "on", "a value that does not fit is an error, not a null"))
-    choices += [Choice(key, mask(value), "[engine] conf") for key, value in sorted(settings.conf.items())]
+    choices += [
+        Choice(key, _shown(key, value), "[engine] conf") for key, value in sorted(settings.conf.items())
+    ]
     return choices
+
+
+def _shown(key: str, value: str) -> str:
+    """A setting's value without its secrets: ``spark.hadoop.fs.s3a.secret.key`` is one as a whole."""
+    return str(mask_field(key.replace(".", "_").replace("-", "_"), value))
 
 
 def _is_loopback(master: str) -> bool:

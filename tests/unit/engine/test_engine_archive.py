@@ -1,0 +1,124 @@
+"""When a class-data archive is used, made or left alone. Java itself is tried in the end-to-end tests."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from ematix_flow.engine import archive
+from ematix_flow.engine.archive import Archive, archive_for, archive_mode, make_later, use_options
+from ematix_flow.engine.java import JavaRuntime
+from ematix_flow.errors import ConfigError
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"EMATIX_FLOW_CACHE": str(tmp_path / "cache")}
+
+
+@pytest.fixture
+def java(tmp_path: Path) -> JavaRuntime:
+    home = tmp_path / "jdk"
+    (home / "lib" / "server").mkdir(parents=True)
+    (home / "lib" / "server" / "classes.jsa").touch()
+    return JavaRuntime(home, "17.0.1", "a test")
+
+
+@pytest.fixture
+def jar(tmp_path: Path) -> Path:
+    path = tmp_path / "spark.jar"
+    path.write_bytes(b"one")
+    return path
+
+
+def test_it_belongs_to_one_java_and_one_set_of_jars(
+    java: JavaRuntime, jar: Path, tmp_path: Path, env: dict[str, str]
+) -> None:
+    first = archive_for(java, [jar], env)
+    assert archive_for(java, [jar], env) == first
+    assert archive_for(JavaRuntime(java.home, "17.0.2", ""), [jar], env).path != first.path
+    other = tmp_path / "other.jar"
+    other.touch()
+    assert archive_for(java, [jar, other], env).path != first.path
+    jar.write_bytes(b"another")
+    assert archive_for(java, [jar], env).path != first.path
+
+
+def test_a_java_without_a_base_archive_gets_one(java: JavaRuntime, jar: Path, env: dict[str, str]) -> None:
+    assert archive_for(java, [jar], env).base is None
+    (java.home / "lib" / "server" / "classes.jsa").unlink()
+    made = archive_for(java, [jar], env)
+    assert made.base is not None
+    made.path.touch()
+    assert not made.ready
+    made.base.touch()
+    assert made.ready
+    assert use_options(made, env)[1] == f"-XX:SharedArchiveFile={made.base}{os.pathsep}{made.path}"
+
+
+def test_it_is_used_only_when_it_is_there(java: JavaRuntime, jar: Path, env: dict[str, str]) -> None:
+    made = archive_for(java, [jar], env)
+    assert use_options(made, env) == []
+    made.path.touch()
+    assert use_options(made, env) == ["-Xshare:auto", f"-XX:SharedArchiveFile={made.path}"]
+    assert use_options(made, {**env, "EMATIX_FLOW_CDS": "off"}) == []
+
+
+def test_training_records_to_the_path_it_is_given(java: JavaRuntime, jar: Path, env: dict[str, str]) -> None:
+    made = archive_for(java, [jar], env)
+    options = use_options(made, {**env, "EMATIX_FLOW_CDS": "record:/x/y.jsa"})
+    assert options == ["-XX:ArchiveClassesAtExit=/x/y.jsa"]
+
+
+def test_an_unknown_mode_gets_a_did_you_mean() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'auto'"):
+        archive_mode({"EMATIX_FLOW_CDS": "atuo"})
+
+
+@pytest.mark.parametrize("mode", ["off", "sync"])
+def test_nothing_is_made_in_the_background_unless_the_mode_is_auto(
+    java: JavaRuntime, jar: Path, env: dict[str, str], mode: str
+) -> None:
+    assert not make_later(archive_for(java, [jar], env), [], {**env, "EMATIX_FLOW_CDS": mode})
+
+
+def test_nothing_is_made_in_the_background_where_ci_is_set(
+    java: JavaRuntime, jar: Path, env: dict[str, str]
+) -> None:
+    assert not make_later(archive_for(java, [jar], env), [], {**env, "CI": "true"})
+
+
+def test_nothing_is_made_while_another_process_makes_it_or_after_a_failure(
+    java: JavaRuntime, jar: Path, env: dict[str, str]
+) -> None:
+    made = archive_for(java, [jar], env)
+    with made.lock():
+        assert Archive(made.path, made.base).being_made
+        assert not make_later(made, [], env)
+    made.remember_failure("Java was killed")
+    assert made.failed_lately
+    assert not make_later(made, [], env)
+
+
+def test_a_failure_is_forgotten_after_a_day(java: JavaRuntime, jar: Path, env: dict[str, str]) -> None:
+    made = archive_for(java, [jar], env)
+    made.remember_failure("Java was killed")
+    yesterday = time.time() - 25 * 3600
+    os.utime(made.path.with_suffix(".failed"), (yesterday, yesterday))
+    assert not made.failed_lately
+
+
+def test_archives_that_nobody_uses_are_removed(env: dict[str, str]) -> None:
+    folder = archive.cache_subfolder("archives", env)
+    for number in range(6):
+        path = folder / f"spark-java17-{number}.jsa"
+        path.touch()
+        os.utime(path, (time.time() - number * 3600,) * 2)
+    os.utime(folder / "spark-java17-1.jsa", (time.time() - 60 * 86400,) * 2)
+    (folder / "java-21-base.jsa").touch()
+    archive.tidy(env)
+    left = {path.name for path in folder.glob("*.jsa")}
+    assert left == {"java-21-base.jsa", *(f"spark-java17-{n}.jsa" for n in (0, 2, 3, 4))}

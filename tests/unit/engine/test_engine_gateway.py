@@ -1,0 +1,100 @@
+"""Starting and ending a Java process, with small programs in Java's place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ematix_flow.engine import gateway
+from ematix_flow.engine.gateway import JavaProcess, start_java
+from ematix_flow.errors import SparkFailed
+
+# Tells its port and secret as Spark does, then waits until its standard input closes.
+LISTENING = """
+import os, struct, sys
+path = os.environ["_PYSPARK_DRIVER_CONN_INFO_PATH"]
+with open(path + ".part", "wb") as file:
+    file.write(struct.pack(">ii", 4711, 6) + b"secret")
+os.rename(path + ".part", path)
+print("chatter"); print("more", file=sys.stderr); sys.stdout.flush()
+sys.stdin.read()
+"""
+
+
+def start(program: str, tmp_path: Path) -> JavaProcess:
+    return start_java([sys.executable, "-c", program], os.environ, tmp_path / "spark.log")
+
+
+def test_port_and_secret_are_read_and_what_it_says_goes_to_the_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    java = start(LISTENING, tmp_path)
+    assert java.connection() == (4711, "secret")
+    java.close()
+    assert java.process.returncode == 0
+    assert capfd.readouterr() == ("", "")
+    assert set(java.log.read_text().split()) == {"chatter", "more"}
+    assert java.log.stat().st_mode & 0o077 == 0
+
+
+def test_a_process_that_ends_at_once_is_told_with_its_own_words(tmp_path: Path) -> None:
+    (tmp_path / "spark.log").write_text("Error of an earlier session\n")
+    java = start("import sys; sys.exit('noise\\nError: Could not reserve enough space for heap')", tmp_path)
+    with pytest.raises(SparkFailed) as error:
+        java.connection()
+    java.close()
+    assert "Could not reserve enough space" in error.value.what
+    assert str(java.log) in (error.value.next_step or "")
+
+
+def test_a_program_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SparkFailed, match="does not start"):
+        start_java([str(tmp_path / "java")], {}, tmp_path / "spark.log")
+
+
+def test_a_process_that_does_not_listen_to_its_input_is_ended_anyway(tmp_path: Path) -> None:
+    java = start("import time; print('up', flush=True); time.sleep(60)", tmp_path)
+    while "up" not in java.log.read_text():
+        time.sleep(0.01)
+    java.close(patience=0.1)
+    assert java.process.returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "was killed (signal 9)"),
+        ("import sys; sys.exit(52)", "ended (exit code 52)"),
+        ("import sys; sys.exit('x\\njava.lang.OutOfMemoryError: Java heap space\\ny')", "OutOfMemoryError"),
+    ],
+)
+def test_an_unexpected_end_is_described(tmp_path: Path, program: str, told: str) -> None:
+    java = start(program, tmp_path)
+    assert java.ended(within=10)
+    assert told in java.ending()
+    java.close()
+
+
+def test_the_terminals_interrupt_does_not_reach_it(tmp_path: Path) -> None:
+    java = start(LISTENING, tmp_path)
+    java.connection()
+    assert os.getpgid(java.process.pid) != os.getpgid(0)
+    java.close()
+
+
+def test_the_class_path_is_fixed_and_ends_with_the_connectors(tmp_path: Path) -> None:
+    extra = tmp_path / "connector.jar"
+    classes = gateway.class_path([extra], {"HADOOP_CONF_DIR": "/etc/hadoop"})
+    assert classes[0].name.startswith("slf4j-api")
+    assert classes[-2:] == [extra, Path("/etc/hadoop")]
+    assert classes == gateway.class_path([extra], {"HADOOP_CONF_DIR": "/etc/hadoop"})
+
+
+def test_the_wire_format_is_the_one_spark_writes() -> None:
+    assert struct.pack(">ii", 4711, 6) == b"\x00\x00\x12\x67\x00\x00\x00\x06"
