@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.copy_loads import WORK, order
+from benchmarks.copy_loads import new_folder, order
 from benchmarks.machine import commit, machine_facts, versions
 from benchmarks.process import environment, last_words, measured
 from benchmarks.results import Result, Run
@@ -42,16 +42,16 @@ def copy_orders(conn):
 
 
 def run_cold_start(repeat: int, limit: float, seed: int, say: Callable[[str], None]) -> Result:
-    folder = WORK.with_name("cold-start")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder = new_folder("cold-start")
     facts, about = machine_facts(), versions()
     runs = []
-    for number, variant in [(1, MAKING), *order([ARCHIVE, NO_ARCHIVE], repeat, seed)]:
-        run = _run(variant, number, folder, limit)
-        runs.append(run)
-        say(f"  round {number}, {variant}: {run.problem or f'{run.total_seconds:.2f} s'}")
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        for number, variant in [(1, MAKING), *order([ARCHIVE, NO_ARCHIVE], repeat, seed)]:
+            run = _run(variant, number, folder, limit)
+            runs.append(run)
+            say(f"  round {number}, {variant}: {run.problem or f'{run.total_seconds:.2f} s'}")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     return Result(
         benchmark="cold-start",
         case="cold-start",

@@ -6,8 +6,9 @@ import datetime as dt
 import random
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.cases import CONTESTANTS, Case
@@ -23,6 +24,12 @@ from benchmarks.rivals import rival_jars, rival_versions
 WORK = DATA / "work"
 
 
+def new_folder(name: str) -> Path:
+    """An empty folder on the disk that holds the data."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=WORK))
+
+
 @dataclass(frozen=True)
 class Settings:
     rows: int
@@ -30,17 +37,16 @@ class Settings:
     limit: float
     seed: int
     contestants: tuple[str, ...] | None = None  # None: all of each case
-    folder: Path = WORK
+    folder: Path = field(default_factory=lambda: new_folder("copy"))
 
 
 def run_cases(cases: Sequence[Case], settings: Settings, say: Callable[[str], None]) -> list[Result]:
     """Measure the cases one after another; sources are filled once."""
-    shutil.rmtree(settings.folder, ignore_errors=True)
-    settings.folder.mkdir(parents=True)
-    with Places(settings.rows, settings.folder) as places:
-        results = [_run_case(case, places, settings, say) for case in cases]
-    shutil.rmtree(settings.folder, ignore_errors=True)
-    return results
+    try:
+        with Places(settings.rows, settings.folder) as places:
+            return [_run_case(case, places, settings, say) for case in cases]
+    finally:
+        shutil.rmtree(settings.folder, ignore_errors=True)
 
 
 def order(contestants: Sequence[str], rounds: int, seed: int) -> list[tuple[int, str]]:
