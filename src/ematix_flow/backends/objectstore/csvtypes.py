@@ -19,15 +19,22 @@ _DATE = "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIME = "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6})?)?"
 _ZONE = "(Z|[+-][0-9]{2}:?[0-9]{2})$"
 
-# fact -> Spark SQL over {cell}, a string
+
+def _casts(pattern: str, spark_type: str) -> str:
+    """Whether every cell has the form of the type and is one: 2026-02-30 is not."""
+    is_one = f"{{cell}} RLIKE '{pattern}' AND try_cast({{cell}} AS {spark_type}) IS NOT NULL"
+    return f"bool_and({{cell}} IS NULL OR ({is_one}))"
+
+
+# fact -> Spark SQL over {cell}, a string; a null is no cell
 _FACTS = {
     "cells": "count({cell})",
     "number": f"bool_and({{cell}} RLIKE '{_NUMBER}')",
     "float": f"bool_and({{cell}} RLIKE '{_FLOAT}')",
     "boolean": "bool_and(lower({cell}) IN ('true', 'false'))",
-    "date": f"bool_and({{cell}} RLIKE '{_DATE}' AND try_cast({{cell}} AS DATE) IS NOT NULL)",
-    "zoned": f"bool_and({{cell}} RLIKE '{_TIME}{_ZONE}' AND try_cast({{cell}} AS TIMESTAMP) IS NOT NULL)",
-    "local": f"bool_and({{cell}} RLIKE '{_TIME}$' AND try_cast({{cell}} AS TIMESTAMP_NTZ) IS NOT NULL)",
+    "date": _casts(_DATE, "DATE"),
+    "zoned": _casts(_TIME + _ZONE, "TIMESTAMP"),
+    "local": _casts(_TIME + "$", "TIMESTAMP_NTZ"),
     "whole_digits": "max(length(ltrim('-', split_part({cell}, '.', 1))))",
     "most_places": "max(length(split_part({cell}, '.', 2)))",
     "fewest_places": "min(length(split_part({cell}, '.', 2)))",
@@ -36,7 +43,7 @@ _FACTS = {
 
 def fact_expressions(columns: Sequence[str]) -> list[str]:
     """What to ask of all rows, as expressions of one aggregation, in the order of columns and facts."""
-    asked = [fact.format(cell=quoted(name)) for name in columns for fact in _FACTS.values()]
+    asked = [fact.replace("{cell}", quoted(name)) for name in columns for fact in _FACTS.values()]
     return [f"{expression} AS f{number}" for number, expression in enumerate(asked)]
 
 

@@ -42,13 +42,16 @@ def place_tables(sql: str) -> Placed | None:
         tokens = sqlglot.tokenize(sql, read="spark")
     except SqlglotError:
         return None
-    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+    query = trees[0] if len(trees) == 1 else None
+    if isinstance(query, exp.Alias | exp.Condition):  # a misspelt SELECT reads as an expression
+        return None
+    if not isinstance(query, exp.Query):
         raise SourceFailed(
             "the SQL of a source must be one query",
             next_step="return one SELECT from the pipeline's function",
         )
     try:
-        named = _tables(trees[0])
+        named = _tables(query)
     except SqlglotError:
         return None
     placeholders: dict[Name, str] = {}
@@ -62,7 +65,7 @@ def place_tables(sql: str) -> Placed | None:
         if not table.alias:
             at = _end_of_sample(tokens, end)
             edits.append(_Edit(at, at, f" AS {quoted(name[-1])}"))
-    edits += _unqualified_columns(trees[0], named)
+    edits += _unqualified_columns(query, named)
     return Placed(_edited(sql, edits), {placeholder: name for name, placeholder in placeholders.items()})
 
 

@@ -122,7 +122,9 @@ class _ParquetWriter(_ArrowWriter):
         import pyarrow as pa
 
         if self._rows:
-            self._writer.write_table(pa.Table.from_batches(self._rows), row_group_size=ROW_GROUP_ROWS)
+            groups = max(1, round(self._count / ROW_GROUP_ROWS))
+            size = -(-self._count // groups)  # even groups, no small rest
+            self._writer.write_table(pa.Table.from_batches(self._rows), row_group_size=size)
             self._rows, self._count, self.waiting = [], 0, 0
 
 

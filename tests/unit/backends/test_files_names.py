@@ -1,0 +1,150 @@
+"""Names of tables: which folders they mean, and which they may never mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ematix_flow.backends.objectstore.catalog import FilesCatalog
+from ematix_flow.backends.objectstore.places import Place, place_of, stem
+from ematix_flow.errors import PlanError, SourceFailed
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+
+COLUMNS = (ColumnSpec("id", DataType("big_int")),)
+
+
+@pytest.mark.parametrize(
+    ("schema", "name", "folder"),
+    [
+        (None, "events", "events"),
+        ("analytics", "events", "analytics/events"),
+        (None, "events/raw", "events/raw"),
+        (None, "events/raw/", "events/raw"),
+        ("a b", "with space", "a b/with space"),
+        (None, "emoji \U0001f600", "emoji \U0001f600"),
+        (None, "_under", "_under"),
+        (None, "we[ird]*{x}?", "we[ird]*{x}?"),
+        (None, "back\\slash", "back\\slash"),
+    ],
+)
+def test_a_table_is_the_folder_of_its_name(schema: str | None, name: str, folder: str) -> None:
+    root = Path("/lake")
+    assert place_of(root, TableSpec(schema, name, COLUMNS)).folder == root / folder
+
+
+@pytest.mark.parametrize(
+    ("schema", "name"),
+    [
+        (None, "../x"),
+        ("..", "x"),
+        (None, "a/../../x"),
+        (None, "."),
+        (None, "/etc/passwd"),
+        (None, ".ematix_flow"),
+        (None, ".hidden"),
+        (None, "a//b"),
+        (None, "line\nend"),
+        (None, "n\x00l"),
+        (None, "x" * 256),
+    ],
+)
+def test_a_name_that_leads_elsewhere_is_refused(schema: str | None, name: str) -> None:
+    with pytest.raises(PlanError, match="cannot be the name of a folder"):
+        place_of(Path("/lake"), TableSpec(schema, name, COLUMNS))
+
+
+def test_a_table_inside_another_table_is_refused(tmp_path: Path) -> None:
+    outer = Place(tmp_path, ("events",))
+    (outer.home / "00000001-x" / "data").mkdir(parents=True)
+    outer.folder.symlink_to(outer.home / "00000001-x" / "data")
+    with pytest.raises(PlanError, match="inside 'events'"):
+        Place(tmp_path, ("events", "raw")).require_separate()
+
+
+def test_names_that_look_alike_have_different_stems() -> None:
+    assert stem("a/b") != stem("a-b")
+    assert stem("a", "b") != stem("a,b")
+    assert stem("\U0001f600").startswith("table-")
+
+
+# ------------------------------------------------------------------ names in SQL
+
+
+def lake(root: Path, *files: str) -> FilesCatalog:
+    for file in files:
+        path = root / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    return FilesCatalog(root, "parquet")
+
+
+def test_a_name_finds_a_folder_a_file_or_a_folder_of_a_schema(tmp_path: Path) -> None:
+    catalog = lake(
+        tmp_path, "events/a.parquet", "one.parquet", "two.pq", "shop/orders/b.parquet", "Big/c.parquet"
+    )
+    assert [file.name for file in catalog.find(("events",)).files] == ["a.parquet"]
+    assert [file.name for file in catalog.find(("one",)).files] == ["one.parquet"]
+    assert [file.name for file in catalog.find(("two",)).files] == ["two.pq"]
+    assert [file.name for file in catalog.find(("one.parquet",)).files] == ["one.parquet"]
+    assert [file.name for file in catalog.find(("shop", "orders")).files] == ["b.parquet"]
+    assert [file.name for file in catalog.find(("shop/orders",)).files] == ["b.parquet"]
+    assert [file.name for file in catalog.find(("big",)).files] == ["c.parquet"]
+
+
+def test_partition_folders_belong_to_a_table_and_markers_do_not(tmp_path: Path) -> None:
+    catalog = lake(
+        tmp_path, "events/day=1/a.parquet", "events/_SUCCESS", "events/.b.crc", "events/_tmp/c.parquet"
+    )
+    assert [file.name for file in catalog.find(("events",)).files] == ["day=1/a.parquet"]
+
+
+def test_an_unknown_table_gets_a_suggestion_and_the_list(tmp_path: Path) -> None:
+    catalog = lake(tmp_path, "events/a.parquet", "shop/orders/b.parquet", ".ematix_flow/tables/x/a.parquet")
+    with pytest.raises(SourceFailed, match="Did you mean 'events'") as caught:
+        catalog.find(("evnts",))
+    assert caught.value.next_step == "tables there: events, shop.orders"
+
+
+@pytest.mark.parametrize(
+    "name", [("..", "x"), (".ematix_flow",), ("../../etc/passwd",), ("/etc/passwd",), ("",)]
+)
+def test_sql_cannot_name_what_is_hidden_or_outside(tmp_path: Path, name: tuple[str, ...]) -> None:
+    with pytest.raises(SourceFailed, match="cannot be a table of files"):
+        lake(tmp_path, ".ematix_flow/tables/a.parquet").find(name)
+
+
+def test_an_empty_folder_and_a_folder_of_tables_say_so(tmp_path: Path) -> None:
+    catalog = lake(tmp_path, "shop/orders/b.parquet")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceFailed, match="holds no files yet"):
+        catalog.find(("empty",))
+    with pytest.raises(SourceFailed, match="no table but a folder") as caught:
+        catalog.find(("shop",))
+    assert "shop.orders" in str(caught.value.next_step)
+
+
+def test_a_folder_of_another_format_is_not_read(tmp_path: Path) -> None:
+    catalog = lake(tmp_path, "events/a.csv")
+    with pytest.raises(SourceFailed, match=r"holds csv files \(a.csv\)"):
+        catalog.find(("events",))
+
+
+def test_a_name_that_is_a_folder_and_a_file_is_ambiguous(tmp_path: Path) -> None:
+    catalog = lake(tmp_path, "events/a.parquet", "events.parquet")
+    with pytest.raises(SourceFailed, match="both the folder"):
+        catalog.find(("events",))
+
+
+def test_a_missing_root_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SourceFailed, match="is not there"):
+        FilesCatalog(tmp_path / "nowhere", "parquet").find(("events",))
+
+
+def test_a_connection_to_one_file_has_one_table(tmp_path: Path) -> None:
+    (tmp_path / "orders.csv").write_text("a\n1\n")
+    catalog = FilesCatalog(tmp_path / "orders.csv", "csv")
+    assert [file.name for file in catalog.find(("orders",)).files] == ["orders.csv"]
+    with pytest.raises(SourceFailed, match="Did you mean 'orders'"):
+        catalog.find(("order",))

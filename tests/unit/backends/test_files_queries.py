@@ -1,0 +1,105 @@
+"""Tables in a query: found, replaced by placeholders, and nothing else changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from ematix_flow.backends.objectstore.csvtypes import column_types, fact_expressions
+from ematix_flow.backends.objectstore.spark import LocalFilesSource
+from ematix_flow.backends.objectstore.tablenames import place_tables
+from ematix_flow.errors import SourceFailed
+
+
+@pytest.mark.parametrize(
+    ("sql", "placed", "tables"),
+    [
+        ("SELECT * FROM events", "SELECT * FROM {t0} AS `events`", [("events",)]),
+        ("SELECT e.a FROM shop.events e", "SELECT e.a FROM {t0} e", [("shop", "events")]),
+        (
+            "SELECT shop.events.a FROM shop.events",
+            "SELECT events.a FROM {t0} AS `events`",
+            [("shop", "events")],
+        ),
+        ("SELECT '{x}' FROM `odd ``name`", "SELECT '{{x}}' FROM {t0} AS `odd ``name`", [("odd `name",)]),
+        (
+            "WITH a AS (SELECT * FROM a), B AS (SELECT * FROM a) SELECT * FROM b JOIN c ON true",
+            "WITH a AS (SELECT * FROM {t0} AS `a`), B AS (SELECT * FROM a) "
+            "SELECT * FROM b JOIN {t1} AS `c` ON true",
+            [("a",), ("c",)],
+        ),
+        (
+            "SELECT * FROM a WHERE x IN (SELECT x FROM a AS o) -- FROM z",
+            "SELECT * FROM {t0} AS `a` WHERE x IN (SELECT x FROM {t0} AS o) -- FROM z",
+            [("a",)],
+        ),
+        (
+            "SELECT * FROM a TABLESAMPLE (10 PERCENT), range(3)",
+            "SELECT * FROM {t0} TABLESAMPLE (10 PERCENT) AS `a`, range(3)",
+            [("a",)],
+        ),
+        (
+            "SELECT '\U0001f600 é', /* FROM b */ * FROM a\nUNION ALL\nSELECT * FROM `events/raw`",
+            "SELECT '\U0001f600 é', /* FROM b */ * FROM {t0} AS `a`\nUNION ALL\n"
+            "SELECT * FROM {t1} AS `events/raw`",
+            [("a",), ("events/raw",)],
+        ),
+        ("SELECT 1 AS x", "SELECT 1 AS x", []),
+        ("SELECT * FROM (VALUES (1)) AS v(x)", "SELECT * FROM (VALUES (1)) AS v(x)", []),
+    ],
+)
+def test_only_the_names_of_tables_are_replaced(sql: str, placed: str, tables: list[tuple[str, ...]]) -> None:
+    found = place_tables(sql)
+    assert found is not None
+    assert sorted(found.tables.values()) == sorted(tables)
+    numbers = {name: f"t{tables.index(name)}" for name in tables}
+    renumbered = found.sql
+    for placeholder, name in found.tables.items():
+        renumbered = renumbered.replace("{" + placeholder + "}", "<" + numbers[name] + ">")
+    assert renumbered.replace("<", "{").replace(">", "}") == placed
+
+
+def test_sql_that_cannot_be_parsed_is_left_to_spark() -> None:
+    assert place_tables("SELEC * FORM events") is None
+
+
+@pytest.mark.parametrize("sql", ["DROP TABLE events", "SELECT 1; SELECT 2", "INSERT INTO a SELECT * FROM b"])
+def test_anything_but_one_query_is_refused(sql: str) -> None:
+    with pytest.raises(SourceFailed, match="must be one query"):
+        place_tables(sql)
+
+
+def test_a_table_query_quotes_every_name() -> None:
+    source = LocalFilesSource.__new__(LocalFilesSource)
+    assert source.table_query("shop.or`ders", []) == "SELECT * FROM `shop`.`or``ders`"
+    assert source.table_query("t", [("id", "order id")]) == "SELECT `order id` AS `id` FROM `t`"
+
+
+def test_facts_are_asked_once_a_column_and_fact() -> None:
+    asked = fact_expressions(["a", "b`c"])
+    assert len(asked) == len(set(asked)) == 20
+    assert all("`b``c`" in expression for expression in asked[10:])
+
+
+@pytest.mark.parametrize(
+    ("facts", "spark_type"),
+    [
+        ({"cells": 0}, "STRING"),
+        ({"number": True, "whole_digits": 18}, "BIGINT"),
+        ({"number": True, "whole_digits": 25}, "DECIMAL(25,0)"),
+        ({"number": True, "whole_digits": 5, "most_places": 2, "fewest_places": 2}, "DECIMAL(7,2)"),
+        ({"number": True, "whole_digits": 5, "most_places": 3, "fewest_places": 0}, "DOUBLE"),
+        ({"number": True, "whole_digits": 14, "most_places": 3, "fewest_places": 0}, "DECIMAL(17,3)"),
+        ({"number": True, "whole_digits": 30, "most_places": 12, "fewest_places": 0}, "STRING"),
+        ({"float": True}, "DOUBLE"),
+        ({"boolean": True}, "BOOLEAN"),
+        ({"date": True}, "DATE"),
+        ({"zoned": True}, "TIMESTAMP"),
+        ({"local": True}, "TIMESTAMP_NTZ"),
+        ({}, "STRING"),
+    ],
+)
+def test_a_column_of_csv_gets_a_type_that_loses_nothing(facts: dict[str, object], spark_type: str) -> None:
+    names = ("cells", "number", "float", "boolean", "date", "zoned", "local")
+    counts = ("whole_digits", "most_places", "fewest_places")
+    answers = [{"cells": 1, **facts}.get(n, False) for n in names] + [facts.get(n, 0) for n in counts]
+    assert column_types(["a"], answers) == {"a": spark_type}
