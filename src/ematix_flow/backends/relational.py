@@ -8,7 +8,6 @@ rows, ledger entry and watermark commit together.
 from __future__ import annotations
 
 import datetime as dt
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -28,6 +27,7 @@ from ematix_flow.backends.base import (
     TablePlan,
     Target,
 )
+from ematix_flow.backends.positions import batch_key, require_position
 from ematix_flow.errors import PlanError, RowRejected, SchemaMismatch, TargetFailed
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -246,12 +246,11 @@ class RelationalTarget(Target):
         with self.reading() as session:
             if not self._control_exists(session, WATERMARKS):
                 return None
-            rows = session.fetch(
-                self._control_select(
-                    WATERMARKS, ["value_type", "value"], ["pipeline", "target", "column_name"]
-                ),
-                {"pipeline": pipeline, "target": target, "column_name": column},
-            )
+            return self._position(session, pipeline, target, column)
+
+    def _position(self, session: SqlSession, pipeline: str, target: str, column: str) -> Watermark | None:
+        sql = self._control_select(WATERMARKS, ["value_type", "value"], ["pipeline", "target", "column_name"])
+        rows = session.fetch(sql, {"pipeline": pipeline, "target": target, "column_name": column})
         return Watermark.decode(column, rows[0][0], rows[0][1]) if rows else None
 
     def ledger(
@@ -348,8 +347,11 @@ class RelationalTarget(Target):
         rows_in, high = self._measure(session, load, select)
         _require_staged(load, rows_in, staged)
         low = load.range.low if load.range else None
-        batch_key = load.batch_key or _range_key(low, high)
-        if self._ledger_holds(session, load, batch_key):
+        key = batch_key(load, high)
+        if load.range is not None:
+            current = self._position(session, load.pipeline, load.target, load.range.column)
+            require_position(load, current)
+        if self._ledger_holds(session, load, key):
             return Applied(rows_in=rows_in, duplicate=True)
         if load.mode == "truncate":
             self._check_shrink(session, load, rows_in)
@@ -362,7 +364,7 @@ class RelationalTarget(Target):
             {
                 "pipeline": load.pipeline,
                 "target": load.target,
-                "batch_key": batch_key,
+                "batch_key": key,
                 "run_id": str(load.run_id),
                 "source_from": low.encode() if low else None,
                 "source_to": high.encode() if high else None,
@@ -456,10 +458,6 @@ def _require_staged(load: Load, rows: int, staged: int | None) -> None:
 def _aliased(subquery: exp.Subquery) -> exp.Subquery:
     subquery.set("alias", exp.TableAlias(this=identifier("rows")))
     return subquery
-
-
-def _range_key(low: Watermark | None, high: Watermark | None) -> str:
-    return json.dumps([low.to_json() if low else None, high.to_json() if high else None], sort_keys=True)
 
 
 @contextmanager

@@ -16,9 +16,10 @@ import pytest
 
 from ematix_flow import faults
 from ematix_flow.backends.base import Backend, StagedRows, Target
-from ematix_flow.errors import PipelineLocked, RowRejected, ShrinkRefused
+from ematix_flow.errors import PipelineLocked, RowRejected, ShrinkRefused, TargetFailed
 from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
+from ematix_flow.spec.watermarks import SourceRange
 from ematix_flow.testing.loads import PIPELINE, TARGET, incremental, load_rows, new_load, prepare
 from ematix_flow.testing.samples import HOSTILE_NAMES, every_type, every_value
 
@@ -227,6 +228,25 @@ class TargetContract:
         assert applied.rows_inserted == 2
         assert self.rows(backend, table) == source
 
+    def test_late_ties_that_come_one_by_one_all_arrive(self, backend: Backend, target: Target) -> None:
+        source = [_at(5, "first")]
+        for what in ("second", "third", "fourth"):
+            incremental(target, _EVENTS, "at", source)
+            source.append(_at(5, what))
+        incremental(target, _EVENTS, "at", source)
+        assert len(self.read_rows(backend, _EVENTS)) == 4
+
+    def test_a_load_from_a_position_that_another_run_has_moved_is_refused(
+        self, backend: Backend, target: Target
+    ) -> None:
+        incremental(target, _EVENTS, "at", [_at(1, "a")])
+        low = target.watermark(PIPELINE, TARGET, "at")
+        stale = new_load(_EVENTS, range=SourceRange("at", low), batch_key=None)
+        incremental(target, _EVENTS, "at", [_at(1, "a"), _at(2, "b")])
+        with pytest.raises(TargetFailed, match="another run came between"):
+            load_rows(target, stale, [_at(1, "a"), _at(2, "b"), _at(3, "c")])
+        assert len(self.read_rows(backend, _EVENTS)) == 2
+
     def test_nothing_new_writes_no_ledger_entry(self, target: Target) -> None:
         incremental(target, _EVENTS, "at", [_at(1, "a")])
         applied = incremental(target, _EVENTS, "at", [_at(1, "a")])
@@ -235,8 +255,6 @@ class TargetContract:
 
     def test_a_null_watermark_stops_the_load(self, backend: Backend, target: Target) -> None:
         table = replace(_EVENTS, columns=(replace(_EVENTS.columns[0], nullable=True), _EVENTS.columns[1]))
-        from ematix_flow.spec.watermarks import SourceRange
-
         load = new_load(table, range=SourceRange("at", None), batch_key=None)
         with pytest.raises(RowRejected):
             load_rows(target, load, [_at(1, "a"), {"at": None, "what": "when?"}])

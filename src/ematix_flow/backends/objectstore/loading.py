@@ -7,7 +7,6 @@ them. Called with the table's lock held.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -31,6 +30,7 @@ from ematix_flow.backends.objectstore.versions import (
     seal_version,
 )
 from ematix_flow.backends.objectstore.writers import RollingFiles, WrittenFile
+from ematix_flow.backends.positions import batch_key, require_position
 from ematix_flow.errors import RowRejected, TargetFailed
 from ematix_flow.strategies import truncate
 
@@ -77,7 +77,9 @@ class FilesLoad:
         """Build the version that the load makes, and publish it. Nothing new makes no version."""
         base, load = self._base, self._load
         assert base is not None
-        if ledger_holds(base.path, base.state, load.pipeline, load.target, self._batch_key()):
+        if load.range is not None:
+            require_position(load, base.state.watermark(load.pipeline, load.target, load.range.column))
+        if ledger_holds(base.path, base.state, load.pipeline, load.target, batch_key(load, self._high)):
             return Applied(rows_in=self._rows_in, duplicate=True)
         self._require_same_columns(base)
         change = self._change()
@@ -170,7 +172,7 @@ class FilesLoad:
         entry = LedgerEntry(
             pipeline=load.pipeline,
             target=load.target,
-            batch_key=self._batch_key(),
+            batch_key=batch_key(load, self._high),
             run_id=str(load.run_id),
             source_from=low.encode() if low else None,
             source_to=self._high.encode() if self._high else None,
@@ -189,14 +191,6 @@ class FilesLoad:
         if self._high is not None:
             state = state.with_watermark(load.pipeline, load.target, self._high)
         return state
-
-    def _batch_key(self) -> str:
-        """The load's own, or the range that it read."""
-        if self._load.batch_key is not None:
-            return self._load.batch_key
-        low = self._load.range.low if self._load.range else None
-        ends = [mark.to_json() if mark else None for mark in (low, self._high)]
-        return json.dumps(ends, sort_keys=True)
 
     # -------------------------------------------------------------- what must hold
 
