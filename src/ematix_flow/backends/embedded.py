@@ -50,7 +50,7 @@ class DatabaseFile:
 
     @property
     def exists(self) -> bool:
-        return not self.in_memory and self.path.exists()
+        return not self.in_memory and os.path.exists(self.path)
 
     @property
     def beside(self) -> Path:
@@ -77,7 +77,7 @@ class DatabaseFile:
 
     def require_existing(self) -> None:
         self.require_folder()
-        if not self.path.exists():
+        if not self.exists:
             raise CannotConnect(
                 f"connection {self.connection!r}: there is no {self.product} database at {self.path}",
                 next_step="correct the path, or create the database first",
@@ -85,10 +85,10 @@ class DatabaseFile:
         self._require_no_folder()
 
     def require_folder(self) -> None:
-        if not self.path.parent.is_dir():
+        if not os.path.isdir(self.path.parent):  # also when it may not be looked into
             raise CannotConnect(
                 f"connection {self.connection!r}: the folder {self.path.parent} of the {self.product} "
-                "database is not there",
+                "database is not there, or may not be entered",
                 state="nothing was read or written",
                 next_step=f"make the folder, or correct the path of connection {self.connection!r}",
             )
@@ -98,7 +98,7 @@ class DatabaseFile:
         self.require_folder()
         self._require_no_folder()
         for path in (self.path.parent, self.path):
-            if path.exists() and not os.access(path, os.W_OK):
+            if os.path.exists(path) and not os.access(path, os.W_OK):
                 raise self._unwritable(path, "no permission to write")
         try:
             self.beside.mkdir(mode=0o700, exist_ok=True)
@@ -106,7 +106,7 @@ class DatabaseFile:
             raise self._unwritable(self.beside, error.strerror or str(error)) from error
 
     def _require_no_folder(self) -> None:
-        if self.path.is_dir():
+        if os.path.isdir(self.path):
             raise CannotConnect(
                 f"connection {self.connection!r}: {self.path} is a folder, not a {self.product} database",
                 next_step="give the path of the file",

@@ -69,13 +69,16 @@ def canonical(column: exp.Expr, data_type: DataType, name: str) -> exp.Expr:
     branches = [exp.If(this=_filled(f"v IS NULL OR ({_as_kept(data_type)})", column), true=column.copy())]
     if data_type.kind in ("timestamp", "timestamp_tz"):  # what SQLite's own datetime() gives
         zone = "+00:00" if data_type.kind == "timestamp_tz" else ""
-        whole_seconds = _filled("typeof(v) = 'text' AND v = datetime(v)", column)
+        whole_seconds = _filled("typeof(v) = 'text' AND v = datetime(v, '+0 days')", column)
         branches.append(exp.If(this=whole_seconds, true=_filled(f"v || '.000000{zone}'", column)))
     return exp.Case(ifs=branches, default=call)
 
 
 def _as_kept(data_type: DataType) -> str:
-    """A condition on ``v`` that holds only for values in our own form, and for nearly all of them."""
+    """A condition on ``v`` that holds only for values in our own form, and for nearly all of them.
+
+    SQLite looks at the calendar only when it has to calculate, hence the ``+0 days``.
+    """
     kind = data_type.kind
     if kind in INTEGER_BITS:
         limit = 1 << (INTEGER_BITS[kind] - 1)
@@ -95,9 +98,9 @@ def _as_kept(data_type: DataType) -> str:
         "json": "typeof(v) = 'text'",
         "jsonb": "typeof(v) = 'text'",
         "bytes": "typeof(v) = 'blob'",
-        "date": "typeof(v) = 'text' AND v = date(v) AND v >= '0001'",
-        "timestamp": f"v GLOB '{_MOMENT}' AND v LIKE datetime(v) || '%' AND v >= '0001'",
-        "timestamp_tz": f"v GLOB '{_MOMENT}+00:00' AND v LIKE datetime(v) || '%' AND v >= '0001'",
+        "date": "typeof(v) = 'text' AND v = date(v, '+0 days') AND v >= '0001'",
+        "timestamp": f"v GLOB '{_MOMENT}' AND v LIKE datetime(v, '+0 days') || '%' AND v >= '0001'",
+        "timestamp_tz": f"v GLOB '{_MOMENT}+00:00' AND v LIKE datetime(v, '+0 days') || '%' AND v >= '0001'",
         "uuid": f"v GLOB '{_UUID}'",
     }.get(kind, "0")  # a long Numeric: only the function knows its text
 

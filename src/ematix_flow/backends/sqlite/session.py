@@ -17,6 +17,7 @@ from ematix_flow.backends.embedded import UNCHANGED, DatabaseFile
 from ematix_flow.backends.relational import SqlSession
 from ematix_flow.backends.sqlite import canonical
 from ematix_flow.errors import CannotConnect, FlowError, RowRejected, SourceFailed, TargetFailed
+from ematix_flow.strategies.functions import sqlite as functions
 from ematix_flow.strategies.functions.base import rejection_in
 
 BUSY_SECONDS = 30.0
@@ -102,6 +103,7 @@ def _open(file: DatabaseFile, mode: str | None) -> Iterator[Opened]:
         except sqlite3.Error as error:
             raise _locked(file) if "locked" in str(error) else cannot_open(error, file) from error
         canonical.register(connection, failures)
+        functions.register(connection)
         yield connection, failures
 
 

@@ -13,13 +13,14 @@ import uuid
 from typing import Any
 
 from ematix_flow.backends.sqlite.types import is_exact_number
-from ematix_flow.spec.types import INTEGER_BITS, DataType
+from ematix_flow.spec.types import INTEGER_BITS, MAX_PRECISION, DataType
 
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 _MOMENT = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?\s*(Z|[+-]\d\d(?::?\d\d)?)?)?"
 )
+_WIDE = decimal.Context(prec=3 * MAX_PRECISION)  # any number before it is found to be too long
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -88,17 +89,21 @@ def _exact(value: Any, data_type: DataType) -> decimal.Decimal:
         candidates = [repr(value), format(value, ".15g")]
     else:
         raise Misfit("is not a finite number")
-    with decimal.localcontext(decimal.Context(prec=2 * 38 + 2)):
+    with decimal.localcontext(_WIDE):
         for text in candidates:
             number = decimal.Decimal(text)
-            if number.adjusted() > 80:
+            if number.adjusted() > MAX_PRECISION:
                 break
-            fitted = number.quantize(decimal.Decimal(1).scaleb(-(data_type.scale or 0)))
+            fitted = number.quantize(_unit(data_type))
             if fitted == number:
                 if len(fitted.as_tuple().digits) > (data_type.precision or 0) and fitted:
                     raise Misfit(f"is out of range of {data_type}")
                 return fitted if fitted else abs(fitted)
     raise Misfit(f"does not fit {data_type}")
+
+
+def _unit(data_type: DataType) -> decimal.Decimal:
+    return decimal.Decimal(1).scaleb(-(data_type.scale or 0))
 
 
 def _truth(value: Any) -> bool:
@@ -186,7 +191,8 @@ def stored(value: Any, data_type: DataType) -> Any:
     if kind == "numeric":
         if is_exact_number(data_type):
             return int(value) if value == value.to_integral_value() else float(value)
-        return format(value, "f")
+        with decimal.localcontext(_WIDE):
+            return format(value.quantize(_unit(data_type)), "f")
     if kind == "date":
         return value.isoformat()
     if kind == "timestamp":
