@@ -9,7 +9,7 @@ import pytest
 from ematix_flow.backends.base import Query
 from ematix_flow.backends.postgres.splits import PostgresSplit
 from ematix_flow.backends.registry import open_backend
-from ematix_flow.errors import CannotConnect, ConfigError, SourceFailed
+from ematix_flow.errors import CannotConnect, SourceFailed
 from ematix_flow.spec.connections import PostgresConnection
 from tests.contract.postgres_setup import backend_of, read_all, sql
 from tests.services.postgres import PostgresServer
@@ -79,8 +79,8 @@ def test_a_server_elsewhere_must_prove_who_it_is_unless_told_otherwise(
     assert open_backend(open_far).address.parameters["sslmode"] == "require"  # type: ignore[attr-defined]
 
 
-def test_an_option_that_postgres_does_not_know_is_a_configuration_error(pg_database: str) -> None:
-    with pytest.raises(ConfigError, match="no_such_option"):
+def test_an_option_that_postgres_does_not_know_is_named(pg_database: str) -> None:
+    with pytest.raises(CannotConnect, match="no_such_option"):
         backend_of(f"{pg_database}?no_such_option=1").check()
 
 

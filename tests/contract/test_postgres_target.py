@@ -14,7 +14,7 @@ import pytest
 
 from ematix_flow.backends.base import StagedRows
 from ematix_flow.backends.postgres.backend import PostgresBackend
-from ematix_flow.backends.postgres.staging import staging_prefix
+from ematix_flow.backends.postgres.staging_table import staging_prefix
 from ematix_flow.errors import (
     LoadError,
     PipelineLocked,
@@ -511,6 +511,15 @@ def test_a_watermark_of_any_type_comes_back_as_it_was(
     again = backend.target().watermark(PIPELINE, TARGET, "seen")
     assert again == first.watermark
     assert increment(backend, table, [{"seen": values[-1]}]).rows_inserted == 0
+
+
+def test_a_watermark_beyond_the_calendar_is_refused_and_not_taken_for_a_broken_connection(
+    pg_database: str, backend: PostgresBackend
+) -> None:
+    select = "SELECT 1::bigint AS id, 1.0 AS amount, '20000-01-01'::timestamptz AS seen"
+    with pytest.raises(RowRejected, match="too large"):
+        load_same_database(backend, orders(), select, batch_key=None, range=SourceRange("seen", None))
+    assert ids(pg_database) == []
 
 
 def test_a_batch_that_the_ledger_holds_is_not_loaded_again(

@@ -11,13 +11,14 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from ematix_flow.backends.postgres.connect import address_of, cannot_connect
+from ematix_flow.backends.postgres.address import address_of, cannot_connect
 from ematix_flow.backends.postgres.dialect import PostgresDialect
 from ematix_flow.backends.postgres.exports import ResultColumn, export, numeric_type
 from ematix_flow.backends.postgres.failures import caret
 from ematix_flow.backends.postgres.lock import lock_key
 from ematix_flow.backends.postgres.source import PostgresSource, split_name
-from ematix_flow.backends.postgres.staging import part_number, staging_prefix, wire_type
+from ematix_flow.backends.postgres.staging import part_number
+from ematix_flow.backends.postgres.staging_table import staging_prefix, wire_type
 from ematix_flow.backends.postgres.statement import plain_select
 from ematix_flow.errors import PlanError, SourceFailed
 from ematix_flow.spec.connections import PostgresConnection
@@ -192,7 +193,7 @@ def test_an_address_pickles_whole_and_shows_no_password() -> None:
     address = address_of(PostgresConnection(name="wh", url="postgresql://me:s3cr3t@db.example.com:6543/shop"))
     assert pickle.loads(pickle.dumps(address)).conninfo() == address.conninfo()
     assert "s3cr3t" in address.conninfo()
-    assert "sslmode=verify-full" in address.conninfo()
+    assert "sslmode='verify-full'" in address.conninfo()
     assert "s3cr3t" not in repr(address)
     assert address.label == "db.example.com:6543/shop"
     assert PostgresSource(address).table_query("a.b", [("x", "y")]) == 'SELECT "y" AS "x" FROM "a"."b"'

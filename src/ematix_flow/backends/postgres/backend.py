@@ -9,7 +9,8 @@ import psycopg
 
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.capabilities import Capabilities
-from ematix_flow.backends.postgres.connect import address_of, control
+from ematix_flow.backends.postgres.address import address_of
+from ematix_flow.backends.postgres.control import control
 from ematix_flow.backends.postgres.describe import prepared
 from ematix_flow.backends.postgres.dialect import MAX_IDENTIFIER_BYTES
 from ematix_flow.backends.postgres.failures import source_failure

@@ -11,8 +11,9 @@ from typing import Any
 
 from sqlglot import exp
 
+from ematix_flow.backends.postgres.exports import exact_numeric
 from ematix_flow.backends.relational import SqlDialect
-from ematix_flow.spec.types import MAX_PRECISION, DataType
+from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.sql import identifier
 
 MAX_IDENTIFIER_BYTES = 63
@@ -114,12 +115,6 @@ class PostgresDialect(SqlDialect):
         if data_type.kind == "bytes":
             return bytes(value)
         return value
-
-
-def exact_numeric(precision: int, scale: int) -> DataType | None:
-    """The canonical type that holds ``numeric(precision, scale)``; scales below 0 and above precision too."""
-    digits = max(precision - scale, 0) + max(scale, 0) if scale <= precision else scale
-    return DataType("numeric", precision=digits, scale=max(scale, 0)) if digits <= MAX_PRECISION else None
 
 
 def _by_code_point(expression: exp.Expr) -> exp.Expr:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.conform import rejected
-from ematix_flow.backends.postgres.dialect import exact_numeric
 from ematix_flow.errors import SourceFailed
-from ematix_flow.spec.types import INTEGER_BITS, DataType
+from ematix_flow.spec.types import INTEGER_BITS, MAX_PRECISION, DataType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,6 +116,12 @@ def numeric_type(typmod: int) -> DataType | None:
     packed = typmod - _LENGTH_OFFSET
     precision, scale = packed >> 16 & 0xFFFF, packed & 0x7FF
     return exact_numeric(precision, (scale ^ 1024) - 1024)
+
+
+def exact_numeric(precision: int, scale: int) -> DataType | None:
+    """The canonical type that holds ``numeric(precision, scale)``; scales below 0 and above precision too."""
+    digits = max(precision - scale, 0) + max(scale, 0) if scale <= precision else scale
+    return DataType("numeric", precision=digits, scale=max(scale, 0)) if digits <= MAX_PRECISION else None
 
 
 def plain_batch(batch: pa.RecordBatch, exports: Sequence[Export], offset: int) -> pa.RecordBatch:

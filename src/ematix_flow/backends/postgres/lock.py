@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ematix_flow.backends.postgres.connect import APPLICATION, Address
+from ematix_flow.backends.postgres.address import APPLICATION, Address
 from ematix_flow.backends.postgres.session import PostgresSession, open_session
 from ematix_flow.errors import PipelineLocked
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import psycopg
 
-from ematix_flow.backends.postgres.connect import Address, control
+from ematix_flow.backends.postgres.address import Address
+from ematix_flow.backends.postgres.control import control
 from ematix_flow.backends.postgres.failures import UNCHANGED, commit_failure, target_failure
 from ematix_flow.backends.relational import SqlSession
 from ematix_flow.errors import TargetFailed
@@ -27,7 +28,7 @@ class PostgresSession(SqlSession):
         cursor = self._run(sql, params)
         try:
             return cursor.fetchall()
-        except psycopg.Error as error:  # a value that Python has no equal of: the year 10000, for one
+        except psycopg.Error as error:
             raise target_failure(error) from error
 
     def begin(self) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 import psycopg
 
 from ematix_flow.backends.base import BatchSource, Query, SourceColumn
-from ematix_flow.backends.postgres.connect import Address, control
+from ematix_flow.backends.postgres.address import Address
+from ematix_flow.backends.postgres.control import control
 from ematix_flow.backends.postgres.describe import described
 from ematix_flow.backends.postgres.dialect import PostgresDialect
 from ematix_flow.backends.postgres.exports import Export, export

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ematix_flow.backends.postgres.connect import Address, bulk, execute_bulk, settings
+from ematix_flow.backends.postgres.address import Address, settings
+from ematix_flow.backends.postgres.bulk import Bulk, BulkError, bulk
 from ematix_flow.backends.postgres.exports import Export, plain_batch
-from ematix_flow.backends.postgres.failures import ADBC_ERRORS, source_failure
+from ematix_flow.backends.postgres.failures import source_failure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,27 +35,20 @@ class PostgresSplit:
         with bulk(self.address) as connection:
             try:
                 self._enter_snapshot(connection)
-                with connection.cursor() as cursor:
-                    cursor.adbc_statement.set_options(
-                        **{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)}
-                    )
-                    cursor.execute(self.statement)
-                    yield from self._batches(cursor.fetch_record_batch())
-            except (*ADBC_ERRORS, OSError, pa.ArrowException) as error:
+                with connection.query(self.statement, BATCH_BYTES) as reader:
+                    seen = 0
+                    for batch in reader:
+                        yield plain_batch(batch, self.exports, seen)
+                        seen += batch.num_rows
+            except (BulkError, OSError, pa.ArrowException) as error:
                 raise source_failure(error, self.address.name, self.sql, self.statement) from error
 
-    def _enter_snapshot(self, connection: Any) -> None:
-        execute_bulk(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    def _enter_snapshot(self, connection: Bulk) -> None:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         if self.snapshot is not None:
-            execute_bulk(connection, f"SET TRANSACTION SNAPSHOT '{self.snapshot}'")
+            connection.execute(f"SET TRANSACTION SNAPSHOT '{self.snapshot}'")
         chosen = settings(self.server_version)
         if self.one_process:
             chosen["max_parallel_workers_per_gather"] = "0"
         for name, value in chosen.items():
-            execute_bulk(connection, f"SET LOCAL {name} = '{value}'")
-
-    def _batches(self, reader: Any) -> Iterator[pa.RecordBatch]:
-        seen = 0
-        for batch in reader:
-            yield plain_batch(batch, self.exports, seen)
-            seen += batch.num_rows
+            connection.execute(f"SET LOCAL {name} = '{value}'")

@@ -22,15 +22,15 @@ from ematix_flow.backends.base import (
     TableChange,
     TablePlan,
 )
+from ematix_flow.backends.postgres.address import Address
 from ematix_flow.backends.postgres.catalog import live_table
-from ematix_flow.backends.postgres.connect import Address
 from ematix_flow.backends.postgres.dialect import PostgresDialect
 from ematix_flow.backends.postgres.exact import exact_select
 from ematix_flow.backends.postgres.failures import UNCHANGED, blamed_on_source, is_conflict
 from ematix_flow.backends.postgres.lock import pipeline_lock
 from ematix_flow.backends.postgres.session import PostgresSession, open_session
-from ematix_flow.backends.postgres.staging import (
-    PostgresStaging,
+from ematix_flow.backends.postgres.staging import PostgresStaging
+from ematix_flow.backends.postgres.staging_table import (
     create_staging_sql,
     new_staging,
     staged_rows,

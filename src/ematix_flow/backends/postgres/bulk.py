@@ -1,0 +1,82 @@
+"""Bulk connections: ADBC with COPY BINARY, inside tasks.
+
+The driver manager's own calls, not its DBAPI layer: that one imports pyarrow.dataset and with it
+pandas, which costs every fresh worker about a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import adbc_driver_manager
+import adbc_driver_postgresql
+
+from ematix_flow.backends.postgres.address import Address, cannot_connect
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BulkError = adbc_driver_manager.Error
+
+_BATCH_BYTES = adbc_driver_postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value
+_SCHEMA = adbc_driver_manager.StatementOptions.INGEST_TARGET_DB_SCHEMA.value
+
+
+class Bulk:
+    """One connection inside one transaction. Raises `BulkError`, while reading also Arrow's errors."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str) -> None:
+        """A statement without a result."""
+        with adbc_driver_manager.AdbcStatement(self._connection) as statement:
+            statement.set_sql_query(sql)
+            statement.execute_update()
+
+    @contextmanager
+    def query(self, sql: str, batch_bytes: int) -> Iterator[pa.RecordBatchReader]:
+        """The result as a stream of batches of about ``batch_bytes``."""
+        import pyarrow as pa
+
+        with adbc_driver_manager.AdbcStatement(self._connection) as statement:
+            statement.set_options(**{_BATCH_BYTES: str(batch_bytes)})
+            statement.set_sql_query(sql)
+            stream, _ = statement.execute_query()
+            with pa.RecordBatchReader.from_stream(stream) as reader:
+                yield reader
+
+    def ingest(self, schema: str, table: str, reader: pa.RecordBatchReader) -> None:
+        """COPY the stream into a table whose columns are named as the stream's."""
+        with adbc_driver_manager.AdbcStatement(self._connection) as statement:
+            statement.set_options(
+                **{
+                    adbc_driver_manager.INGEST_OPTION_TARGET_TABLE: table,
+                    adbc_driver_manager.INGEST_OPTION_MODE: adbc_driver_manager.INGEST_OPTION_MODE_APPEND,
+                    _SCHEMA: schema,
+                }
+            )
+            statement.bind_stream(reader)
+            statement.execute_update()
+
+    def commit(self) -> None:
+        self._connection.commit()
+
+
+@contextmanager
+def bulk(address: Address) -> Iterator[Bulk]:
+    """Without a commit, nothing that was written stays."""
+    try:
+        database = adbc_driver_postgresql.connect(address.conninfo())
+    except BulkError as error:
+        raise cannot_connect(address, error) from error
+    with database:
+        try:
+            connection = adbc_driver_manager.AdbcConnection(database)
+        except BulkError as error:
+            raise cannot_connect(address, error) from error
+        with connection:
+            connection.set_autocommit(False)
+            yield Bulk(connection)

@@ -1,0 +1,25 @@
+"""Control connections: psycopg, one statement at a time, on the driver's side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import psycopg
+
+from ematix_flow.backends.postgres.address import Address, cannot_connect, settings
+
+
+@contextmanager
+def control(address: Address, **extra: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection without transaction of its own; closed at the end, which rolls back what is open."""
+    try:
+        connection = psycopg.connect(address.conninfo(**extra), autocommit=True)
+    except (psycopg.OperationalError, psycopg.ProgrammingError) as error:
+        raise cannot_connect(address, error) from error
+    with closing(connection):
+        chosen = settings(connection.info.server_version)
+        calls = ", ".join(["set_config(%s, %s, false)"] * len(chosen))
+        connection.execute(f"SELECT {calls}", [part for pair in chosen.items() for part in pair])
+        yield connection

@@ -1,0 +1,120 @@
+"""What a driver's error says, in one shape for psycopg, ADBC and Arrow; none of them is imported here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_SHOWN = 200
+_SEVERITY = re.compile(r"\b(ERROR|FATAL|PANIC):\s+(.+)")
+_STATE_NOT_TOLD = "P0000"
+_BROKEN = ("OperationalError", "InterfaceError")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the server said. Without a ``state`` the connection itself broke."""
+
+    state: str
+    message: str
+    detail: str | None = None
+    hint: str | None = None
+    schema: str | None = None
+    column: str | None = None
+    constraint: str | None = None
+    position: int | None = None  # counted in characters, from 1
+
+    @property
+    def lost(self) -> bool:
+        """The connection is gone, and with it every open transaction."""
+        return not self.state or self.state[:2] == "08" or self.state in ("57P01", "57P02", "57P03")
+
+    @property
+    def is_conflict(self) -> bool:
+        """Another session got in the way, and trying again helps."""
+        if self.state in ("40001", "40P01", "55P03", "42P06", "42P07", "42701", "42710"):
+            return True
+        # CREATE … IF NOT EXISTS that loses a race trips over the catalog's own unique indexes, and two
+        # sessions that write one ledger key trip over the ledger's
+        if self.state not in ("23505", "XX000"):
+            return False
+        from ematix_flow.backends.relational import CONTROL_SCHEMA
+
+        return self.schema in ("pg_catalog", CONTROL_SCHEMA) or "concurrently" in self.message
+
+    @property
+    def is_about_sql(self) -> bool:
+        """Unknown names, wrong syntax or types, arithmetic: the statement is at fault, not the target."""
+        return (self.state[:2] == "42" and self.state != "42501") or self.state in ("22012", "21000")
+
+    @property
+    def sentence(self) -> str:
+        detail = f" ({_shortened(self.detail)})" if self.detail else ""
+        return f"{self.message}{detail}"
+
+
+def diagnose(error: BaseException) -> Diagnosis:
+    told = getattr(error, "diag", None)
+    if told is not None:
+        return _from_psycopg(error, told)
+    if hasattr(error, "status_code"):
+        return _from_adbc(error)
+    # a stream that broke is told by Arrow, as text
+    found = _SEVERITY.search(str(error))
+    state = _STATE_NOT_TOLD if found and found[1] == "ERROR" else ""
+    return Diagnosis(state, found[2] if found else _first_line(error))
+
+
+def _from_psycopg(error: Any, told: Any) -> Diagnosis:
+    position = told.statement_position
+    broken = any(kind.__name__ in _BROKEN for kind in type(error).__mro__)
+    return Diagnosis(
+        # without a state and unbroken: a value that Python has no equal of, the year 10000 for one
+        state=error.sqlstate or ("" if broken else "22000"),
+        message=told.message_primary or _first_line(error),
+        detail=told.message_detail,
+        hint=told.message_hint,
+        schema=told.schema_name,
+        column=told.column_name,
+        constraint=told.constraint_name,
+        position=int(position) if position else None,
+    )
+
+
+def _from_adbc(error: Any) -> Diagnosis:
+    details = {_decoded(key): _decoded(value) for key, value in error.details or ()}
+
+    def text(name: str) -> str | None:
+        return details.get(f"PG_DIAG_{name}")
+
+    at = text("STATEMENT_POSITION")
+    return Diagnosis(
+        state=error.sqlstate or ("" if error.status_code.name == "IO" else _STATE_NOT_TOLD),
+        message=text("MESSAGE_PRIMARY") or _first_line(error),
+        detail=text("MESSAGE_DETAIL"),
+        hint=text("MESSAGE_HINT"),
+        schema=text("SCHEMA_NAME"),
+        column=text("COLUMN_NAME") or _copied_column(text("CONTEXT")),
+        constraint=text("CONSTRAINT_NAME"),
+        position=int(at) if at else None,
+    )
+
+
+def _copied_column(context: str | None) -> str | None:
+    if not context or not context.startswith("COPY ") or ", column " not in context:
+        return None
+    return context.splitlines()[0].split(", column ", 1)[1].split(":")[0]
+
+
+def _decoded(text: str | bytes) -> str:
+    return text.decode(errors="replace") if isinstance(text, bytes) else text
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
