@@ -38,7 +38,10 @@ def parser() -> argparse.ArgumentParser:
     for command in (copy, cold):
         command.add_argument("--repeat", type=_positive, default=REPEAT, help="rounds; default: %(default)s")
         command.add_argument(
-            "--limit", type=float, default=LIMIT_SECONDS, help="seconds after which a process is stopped"
+            "--limit",
+            type=float,
+            default=LIMIT_SECONDS,
+            help="seconds after which a load is stopped; default: %(default)g",
         )
         command.add_argument("--seed", type=int, help="of the order of contestants; default: a new one")
     return main

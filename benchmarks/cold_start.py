@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.copy_loads import new_folder, order
 from benchmarks.machine import commit, machine_facts, versions
-from benchmarks.process import environment, last_words, measured
+from benchmarks.process import environment, last_words, measured, within
 from benchmarks.results import Result, Run
 
 ROWS = 1_000
@@ -75,7 +75,7 @@ def _run(variant: str, number: int, folder: Path, limit: float) -> Run:
     env.pop("CI", None)
     program = "from ematix_flow.cli.main import main; raise SystemExit(main())"
     command = [sys.executable, "-c", program, "run", "--module", "pipelines.py", "copy_orders"]
-    ended = measured(command, project, env, limit, project / "output.log")
+    ended = measured(command, project, env, within(limit), project / "output.log")
     run = Run(variant, number, 0.0, ended.seconds, ended.seconds, ended.peak_bytes)
     problem = None
     if ended.code is None:

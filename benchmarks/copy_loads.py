@@ -7,6 +7,7 @@ import random
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,11 +18,12 @@ from benchmarks.job import Job, read_marks
 from benchmarks.machine import commit, cores, machine_facts, versions
 from benchmarks.orders import DATA
 from benchmarks.places import Places
-from benchmarks.process import Ended, environment, last_words, measured, readable
+from benchmarks.process import Ended, environment, last_words, measured, readable, within
 from benchmarks.results import Result, Run
 from benchmarks.rivals import rival_jars, rival_versions
 
 WORK = DATA / "work"
+START_SECONDS = 600.0
 
 
 def new_folder(name: str) -> Path:
@@ -108,8 +110,20 @@ def _run(name: str, number: int, job: Job, folder: Path, settings: Settings) -> 
     job.write(file)
     command = [sys.executable, "-m", "benchmarks.contestants", name, str(file)]
     env = environment(folder / "state")
-    ended = measured(command, folder, env, settings.limit, folder / "output.log")
-    return timed(name, number, ended, Path(job.marks))
+    marks = Path(job.marks)
+    ended = measured(command, folder, env, _loading_at_most(settings.limit, marks), folder / "output.log")
+    return timed(name, number, ended, marks)
+
+
+def _loading_at_most(limit: float, marks: Path) -> Callable[[float], bool]:
+    """The limit is for loading; getting ready has one of its own."""
+
+    def expired(started_at: float) -> bool:
+        ready = read_marks(marks).get("ready")
+        end = started_at + START_SECONDS if ready is None else ready.at + limit
+        return time.monotonic() > end
+
+    return expired
 
 
 def timed(name: str, number: int, ended: Ended, marks_file: Path) -> Run:
@@ -119,6 +133,8 @@ def timed(name: str, number: int, ended: Ended, marks_file: Path) -> Run:
     ready, loaded = marks.get("ready"), marks.get("loaded")
     if ready is not None:
         run = replace(run, start_seconds=ready.at - ended.started_at)
+    if ended.code is None and ready is None:
+        return replace(run, problem=f"was not ready after {ended.seconds:.0f} s")
     if ended.code is None:
         return replace(run, over_limit=True)
     if "failed" in marks:
@@ -140,7 +156,9 @@ def warm_archive(folder: Path) -> None:
     """Let the class-data archive be made now: in the background it would disturb the next contestant."""
     script = "from ematix_flow.schedule.context import spark_starter; spark_starter()()"
     env = {**environment(folder / "state"), "EMATIX_FLOW_CDS": "sync"}
-    ended = measured([sys.executable, "-c", script], folder, env, 600, folder / "archive.log")
+    ended = measured(
+        [sys.executable, "-c", script], folder, env, within(START_SECONDS), folder / "archive.log"
+    )
     if ended.code != 0:
         raise RuntimeError(f"Spark did not start:\n{ended.said}")
 

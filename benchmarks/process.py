@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +31,13 @@ class Ended:
         return self.ended_at - self.started_at
 
 
-def measured(command: Sequence[str], folder: Path, env: Mapping[str, str], limit: float, log: Path) -> Ended:
-    """Run it in ``folder`` and watch it; what it leaves running is ended with it."""
+def measured(
+    command: Sequence[str], folder: Path, env: Mapping[str, str], expired: Callable[[float], bool], log: Path
+) -> Ended:
+    """Run it in ``folder`` and watch it; what it leaves running is ended with it.
+
+    ``expired`` is asked again and again, with when it was started, whether it has had its time.
+    """
     with log.open("wb") as output:
         started_at = time.monotonic()
         process = subprocess.Popen(
@@ -44,16 +49,20 @@ def measured(command: Sequence[str], folder: Path, env: Mapping[str, str], limit
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        code: int | None
+        code = None
         try:
             with MemoryWatch(process.pid) as memory:
-                code = process.wait(limit)
+                while code is None and not expired(started_at):
+                    code = _waited(process)
                 ended_at = time.monotonic()
-        except subprocess.TimeoutExpired:
-            code, ended_at = None, time.monotonic()
         finally:
             _end_group(process)
     return Ended(started_at, ended_at, code, memory.peak, log.read_text(errors="replace"))
+
+
+def within(seconds: float) -> Callable[[float], bool]:
+    """Expired when it runs longer than that."""
+    return lambda started_at: time.monotonic() > started_at + seconds
 
 
 def environment(state: Path) -> dict[str, str]:
@@ -82,6 +91,13 @@ def readable(text: str) -> str:
     first = text.strip().splitlines()[0] if text.strip() else "it said nothing"
     shortened = re.sub(r"(?<![\w.])/(?:[^\s/'\":]+/)+", "…/", first)
     return shortened if len(shortened) <= 200 else shortened[:199] + "…"
+
+
+def _waited(process: subprocess.Popen[bytes]) -> int | None:
+    try:
+        return process.wait(0.5)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.copy_loads import order, timed
 from benchmarks.job import Job, read_marks
 from benchmarks.places import Place
-from benchmarks.process import Ended, environment, last_words, measured, readable
+from benchmarks.process import Ended, environment, last_words, measured, readable, within
 from benchmarks.process_tree import descendants, parent_of, resident_bytes
 
 
@@ -83,8 +83,15 @@ def test_a_process_that_did_not_load_is_disqualified(
 
 
 def test_a_process_that_was_stopped_is_over_the_limit_and_not_wrong(tmp_path: Path) -> None:
-    run = timed("flow", 1, Ended(0.0, 1.0, None, 5, ""), tmp_path / "none")
+    given = job(tmp_path)
+    given.mark("ready")
+    run = timed("flow", 1, Ended(0.0, 1.0, None, 5, ""), Path(given.marks))
     assert (run.over_limit, run.problem) == (True, None)
+
+
+def test_a_process_that_never_got_ready_is_disqualified(tmp_path: Path) -> None:
+    run = timed("flow", 1, Ended(0.0, 600.0, None, 5, ""), tmp_path / "none")
+    assert (run.over_limit, run.problem) == (False, "was not ready after 600 s")
 
 
 def test_an_error_is_told_in_one_line_without_paths() -> None:
@@ -101,7 +108,7 @@ def test_the_last_cause_of_a_stack_trace_is_what_is_told() -> None:
 def test_a_measured_process_tells_its_memory_and_its_output(tmp_path: Path) -> None:
     program = "import subprocess, sys, time; held = b'x' * 60_000_000; print('done'); time.sleep(0.4)"
     command = [sys.executable, "-c", program]
-    ended = measured(command, tmp_path, os.environ, 30, tmp_path / "log")
+    ended = measured(command, tmp_path, os.environ, within(30), tmp_path / "log")
     assert (ended.code, ended.said) == (0, "done\n")
     assert ended.peak_bytes > 60_000_000
     assert 0.4 < ended.seconds < 30
@@ -113,7 +120,7 @@ def test_a_process_beyond_the_limit_is_ended_with_its_children(tmp_path: Path) -
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
         "print(child.pid, flush=True)\ntime.sleep(60)"
     )
-    ended = measured([sys.executable, "-c", program], tmp_path, os.environ, 1.5, tmp_path / "log")
+    ended = measured([sys.executable, "-c", program], tmp_path, os.environ, within(1.5), tmp_path / "log")
     assert ended.code is None
     child = int(ended.said)
     deadline = time.monotonic() + 10
