@@ -1,4 +1,4 @@
-"""A polite kill (SIGTERM, from a supervisor) ends a command as Ctrl-C does: undone, recorded, explained."""
+"""Ctrl-C, and a supervisor's polite kill: both end a command undone, recorded and explained."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ from typing import NoReturn
 
 
 @contextmanager
-def terminate_as_interrupt() -> Iterator[None]:
-    """Within the block, and in the main thread, SIGTERM raises KeyboardInterrupt."""
+def interruptible() -> Iterator[None]:
+    """Within the block, and in the main thread, SIGINT and SIGTERM raise KeyboardInterrupt.
+
+    A handler of our own for SIGINT too: PySpark would install one that talks to Java from within the
+    call that it interrupts, and the load would then fail for another reason.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -93,7 +93,7 @@ class LineView(RunView):
             self.talk(f"  {self._current}: starting Spark")
 
     def rows(self, target: str, count: int) -> None:
-        if time.monotonic() - self._said_at >= _SECONDS_BETWEEN_LINES:
+        if count and time.monotonic() - self._said_at >= _SECONDS_BETWEEN_LINES:
             self._said_at = time.monotonic()
             self.talk(f"  {self._current}: {count:,} rows so far")
 

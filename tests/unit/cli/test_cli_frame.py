@@ -130,22 +130,17 @@ def test_a_warning_of_the_module_is_shown_with_its_place(flow, project, recwarn)
     assert "warning: old habit\n  where: warns.py:2\n" in shown.err
 
 
-def test_a_reader_that_goes_away_is_no_error(project):
-    (project / "many.py").write_text(
-        (project / "pipelines.py").read_text()
-        + "\nfor i in range(3000):\n"
-        + "    ematix.pipeline(target=Orders, target_connection='w', name=f'p{i}')(lambda conn: 'SELECT 1')\n"
-    )
-    program = "import sys; from ematix_flow.cli.main import main; sys.exit(main())"
-    done = subprocess.run(
-        f'"{sys.executable}" -c "{program}" list --module many | head -1',
-        shell=True,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stderr == ""
-    assert done.stdout.startswith("pipeline")
+def test_a_reader_that_goes_away_is_no_error():
+    reader, writer = os.pipe()
+    os.close(reader)
+    program = "import sys; from ematix_flow.cli.main import main; sys.exit(main(['--help']))"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_completion_can_be_shown(monkeypatch, capsys):

@@ -22,11 +22,12 @@ def dry_run(
 ) -> int:
     """Do everything but commit, and count the rows. No target changes, no run is recorded."""
     from ematix_flow.cli.dry_runs import dry_run_all
+    from ematix_flow.cli.signals import interruptible
 
     registry = load_project(module)
     chosen = chosen_pipelines(registry, names or [], everything=everything)
     view = choose_view(chosen)
-    with view.shown():
+    with view.shown(), interruptible():
         outcomes = dry_run_all(registry, chosen, engine, view)
     write_outcomes(outcomes, registry, as_json=output == "json")
     say("dry run: nothing was changed")

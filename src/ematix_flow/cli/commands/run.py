@@ -59,7 +59,7 @@ def run(
     """Run pipelines now, upstreams first. A failure stops what depends on it, and nothing else."""
     from ematix_flow.cli.dry_runs import dry_run_all
     from ematix_flow.cli.overrides import overridden
-    from ematix_flow.cli.signals import terminate_as_interrupt
+    from ematix_flow.cli.signals import interruptible
     from ematix_flow.errors import Interrupted
     from ematix_flow.schedule.context import run_context
     from ematix_flow.schedule.dag import run_dag
@@ -70,7 +70,7 @@ def run(
         declared, chosen, allow_empty=allow_empty or None, max_shrink=max_shrink, force_path=force_path
     )
     view = choose_view(chosen, quiet=quiet, show_plans=plan)
-    with view.shown(), terminate_as_interrupt():
+    with view.shown(), interruptible():
         if dry_run:
             outcomes = dry_run_all(registry, chosen, engine, view)
         else:

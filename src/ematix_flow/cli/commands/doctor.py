@@ -1,0 +1,63 @@
+"""``flow doctor``: what this machine has, and what to do about what is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ematix_flow.cli.group import new_app
+from ematix_flow.cli.options import EngineOption, OutputOption, RunLogOption
+from ematix_flow.cli.output import Column, write_json, write_table
+from ematix_flow.cli.project import run_log_url
+from ematix_flow.cli.terminal import say
+
+if TYPE_CHECKING:
+    from ematix_flow.engine.doctor import Finding
+
+app = new_app()
+
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+@app.command()
+def doctor(
+    start: Annotated[bool, typer.Option("--start", help="Start Spark for real, and time it.")] = False,
+    engine: EngineOption = None,
+    run_log: RunLogOption = None,
+    output: OutputOption = "text",
+) -> int:
+    """Check Python, Java, Spark and the folders that flow uses. Exit code 1 when something is missing."""
+    from ematix_flow.engine.doctor import diagnose
+    from ematix_flow.schedule.context import engine_settings
+
+    if start:
+        say("starting Spark …")
+    findings = [*diagnose(engine_settings(engine), start=start), _run_log(run_log)]
+    if output == "json":
+        write_json([dataclasses.asdict(finding) for finding in findings])
+    else:
+        columns = (
+            Column("subject"),
+            Column("state", style=_STYLES.get),
+            Column("found", wraps=True),
+            Column("next", wraps=True),
+        )
+        write_table(columns, [(f.subject, f.status, f.detail, f.next_step) for f in findings])
+        if not start:
+            say("\nflow doctor --start  also starts Spark")
+    return 1 if any(finding.status == "fail" for finding in findings) else 0
+
+
+def _run_log(url: str | None) -> Finding:
+    from ematix_flow.engine.doctor import Finding
+    from ematix_flow.errors import ConfigError
+    from ematix_flow.state.runlog import open_run_log
+
+    try:
+        with open_run_log(run_log_url(url), env=os.environ, reading=True) as log:
+            return Finding("run log", "ok", log.location)
+    except ConfigError as error:
+        return Finding("run log", "warn", error.what, error.next_step)

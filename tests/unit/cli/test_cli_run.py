@@ -1,0 +1,299 @@
+"""``flow run`` and the commands that look first, on a real SQLite file: one database, so no Spark."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ematix_flow.backends.registry import open_backend
+from ematix_flow.graph.connections import resolve_for_use
+from ematix_flow.graph.registry import Registry, use_registry
+
+SHOP = """
+from ematix_flow import Annotated, BigInt, String, Text, ematix, pk
+
+@ematix.connection
+class shop:
+    kind = "sqlite"
+    path = "shop.db"
+
+@ematix.table(schema="copy")
+class Orders:
+    order_id: Annotated[BigInt, pk()]
+    note: String[5] | None
+
+@ematix.pipeline(target=Orders, target_connection="shop", incremental=True, watermark_column="order_id")
+def orders(conn):
+    return "SELECT order_id, note FROM orders"
+
+@ematix.table(schema="copy")
+class Notes:
+    note: Annotated[Text, pk()]
+
+@ematix.pipeline(target=Notes, target_connection="shop", mode="truncate", depends_on=[orders])
+def notes(conn):
+    return "SELECT DISTINCT note FROM copy__orders WHERE note IS NOT NULL"
+
+@ematix.pipeline(target=Notes, target_connection="shop", name="apart", mode="truncate")
+def apart(conn):
+    return "SELECT 'apart' AS note"
+
+@ematix.transform(target_connection="shop")
+def forget(conn):
+    return conn.execute("DELETE FROM copy__orders")
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A SQLite shop with three orders, and its pipelines."""
+    (tmp_path / "shop_pipelines.py").write_text(SHOP, encoding="utf-8")
+    monkeypatch.setenv("EMATIX_FLOW_MODULE", "shop_pipelines")
+    execute(tmp_path, "CREATE TABLE orders (order_id INTEGER, note TEXT)")
+    execute(tmp_path, "INSERT INTO orders VALUES (1, 'a'), (2, 'b'), (3, NULL)")
+    return tmp_path
+
+
+def execute(folder: Path, sql: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(folder / "shop.db")) as connection, connection:
+        return connection.execute(sql).fetchall()
+
+
+def loaded(folder: Path) -> list[tuple[Any, ...]]:
+    return execute(folder, "SELECT order_id, note FROM copy__orders ORDER BY 1")
+
+
+def test_one_pipeline_runs_and_its_result_is_a_table_on_stdout(flow, shop):
+    done = flow("run", "orders")
+    assert done.code == 0
+    header, row = done.out.splitlines()
+    assert header.split() == [
+        *("pipeline", "status", "mode", "path", "read", "inserted", "deleted", "seconds", "reason")
+    ]
+    assert row.split()[:7] == ["orders", "succeeded", "append", "same_db", "3", "3", "0"]
+    assert done.err.startswith("✓ orders  3 rows in ")
+    assert loaded(shop) == [(1, "a"), (2, "b"), (3, None)]
+
+
+def test_a_second_run_is_skipped_because_nothing_is_new(flow, shop):
+    flow("run", "orders")
+    done = flow("run", "orders")
+    assert done.code == 0
+    assert done.out.rstrip().endswith("nothing new since the last run")
+    assert len(loaded(shop)) == 3
+
+
+def test_all_pipelines_run_upstreams_first(flow, shop):
+    done = flow("run", "--all", "-o", "json")
+    assert done.code == 0
+    assert [(r["pipeline"], r["status"]) for r in done.json] == [
+        ("orders", "succeeded"),
+        ("apart", "succeeded"),
+        ("notes", "succeeded"),
+    ]
+
+
+def test_the_upstream_comes_along_when_asked_for(flow, shop):
+    assert [r["pipeline"] for r in flow("run", "notes", "--with-upstream", "-o", "json").json] == [
+        "orders",
+        "notes",
+    ]
+
+
+def test_a_failure_stops_what_depends_on_it_and_nothing_else(flow, shop):
+    flow("run", "orders")
+    execute(shop, "INSERT INTO orders VALUES (4, 'too long')")
+    done = flow("run", "--all")
+    assert done.code == 1
+    statuses = [line.split()[:2] for line in done.out.splitlines()[1:]]
+    assert statuses == [["orders", "failed"], ["apart", "succeeded"], ["notes", "not"]]
+    assert "error: " in done.err
+    assert "where: shop_pipelines.py:14" in done.err
+    assert "notes   not run: orders failed, and notes depends on it" in done.err
+    assert len(loaded(shop)) == 3
+
+
+def test_a_failure_as_json_has_its_parts(flow, shop):
+    flow("run", "orders")
+    execute(shop, "INSERT INTO orders VALUES (4, 'too long')")
+    done = flow("run", "orders", "--output", "json")
+    assert done.code == 1
+    (failed,) = done.json
+    assert failed["status"] == "failed"
+    assert set(failed["error"]) == {"type", "what", "where", "state", "next", "exit_code"}
+
+
+def test_every_run_is_recorded(flow, shop):
+    flow("run", "orders")
+    execute(shop, "INSERT INTO orders VALUES (4, 'too long')")
+    flow("run", "orders")
+    runs = flow("runs", "list", "-o", "json").json
+    assert [(run["status"], run["trigger"]) for run in runs] == [("failed", "cli"), ("succeeded", "cli")]
+
+
+def test_quiet_says_only_what_failed(flow, shop):
+    assert flow("run", "--all", "--quiet").err == ""
+
+
+def test_the_plan_is_shown_before_it_is_carried_out(flow, shop):
+    done = flow("run", "orders", "--plan")
+    assert done.err.index("create table copy.orders") < done.err.index("✓ orders")
+
+
+def test_a_dry_run_counts_and_changes_nothing(flow, shop):
+    flow("run", "orders")
+    execute(shop, "INSERT INTO orders VALUES (4, 'd')")
+    for command in (["dry-run", "orders"], ["run", "orders", "--dry-run"]):
+        done = flow(*command, "-o", "json")
+        assert done.code == 0
+        assert done.json[0]["rows_inserted"] == 1
+    assert len(loaded(shop)) == 3
+    assert len(flow("runs", "list", "-o", "json").json) == 1
+
+
+def test_an_empty_source_empties_a_table_only_when_allowed(flow, shop):
+    flow("run", "--all")
+    execute(shop, "UPDATE copy__orders SET note = NULL")
+    assert flow("run", "notes").code == 1
+    assert execute(shop, "SELECT count(*) FROM copy__notes") == [(2,)]
+    assert flow("run", "notes", "--allow-empty").code == 0
+    assert execute(shop, "SELECT count(*) FROM copy__notes") == [(0,)]
+
+
+def test_a_share_beyond_bounds_is_a_usage_error(flow, shop):
+    failed = flow("run", "notes", "--max-shrink", "2")
+    assert failed.code == 2
+    assert "max_shrink= is a share from 0 to 1" in failed.err
+
+
+def test_a_path_that_is_not_possible_is_refused(flow, shop):
+    failed = flow("run", "orders", "--force-path", "fast")
+    assert failed.code == 2
+    assert "'fast' is not one of 'same_db', 'copy', 'spark', 'cross_db'" in failed.err
+
+
+def test_a_pipeline_that_is_running_ends_with_4(flow, shop):
+    flow("list")
+    target = open_backend(resolve_for_use("shop")).target()
+    assert target is not None
+    with target.lock("orders", "shop:copy.orders", uuid.uuid4()):
+        locked = flow("run", "orders")
+    assert locked.code == 4
+    assert flow("run", "orders").code == 0
+
+
+def test_ctrl_c_in_a_run_ends_with_130_and_is_recorded(flow, shop):
+    (shop / "stops.py").write_text(
+        SHOP.replace('return "SELECT order_id', 'raise KeyboardInterrupt; return "S')
+    )
+    stopped = flow("run", "--all", "-m", "stops")
+    assert stopped.code == 130
+    assert "error: pipeline 'orders' was interrupted" in stopped.err
+    assert "state: what had not committed was undone; the target is as before" in stopped.err
+    assert "next:  flow run orders" in stopped.err
+    assert flow("runs", "list", "-o", "json").json[0]["status"] == "cancelled"
+
+
+def test_plan_shows_the_table_that_would_be_created(flow, shop):
+    shown = flow("plan", "orders")
+    assert shown.code == 0
+    assert "path      same_db" in shown.out
+    assert 'CREATE TABLE IF NOT EXISTS "main"."copy__orders"' in shown.out
+    assert execute(shop, "SELECT count(*) FROM sqlite_master WHERE name LIKE 'copy%'") == [(0,)]
+
+
+def test_plan_check_ends_with_3_while_changes_are_pending(flow, shop):
+    assert flow("plan", "orders", "--check").code == 3
+    flow("run", "orders")
+    assert flow("plan", "orders", "--check").code == 0
+
+
+def test_plans_as_json_say_whether_something_changes(flow, shop):
+    (plan,) = flow("plan", "orders", "-o", "json").json
+    assert (plan["pipeline"], plan["has_changes"]) == ("orders", True)
+
+
+def test_a_plan_that_fails_does_not_hide_the_others(flow, shop):
+    shown = flow("plan", "--all")
+    assert shown.code == 1
+    assert "pipeline  orders" in shown.out
+    assert "copy__orders" in shown.err  # notes reads what no run has made yet
+
+
+def test_preview_shows_rows_of_the_source(flow, shop):
+    shown = flow("preview", "orders", "--rows", "2")
+    assert shown.code == 0
+    assert shown.out.splitlines()[-3:] == ["order_id  note", "1         a", "2         b"]
+    assert flow("preview", "orders", "-n", "1", "-o", "json").json["sample"] == [{"order_id": 1, "note": "a"}]
+
+
+def test_validate_checks_all_pipelines_by_default(flow, shop):
+    flow("run", "--all")
+    shown = flow("validate")
+    assert shown.code == 0
+    assert [line.split()[:2] for line in shown.out.splitlines()[1:]] == [
+        ["orders", "ok"],
+        ["apart", "ok"],
+        ["notes", "ok"],
+    ]
+
+
+def test_a_pipeline_that_is_not_valid_ends_with_1(flow, shop):
+    execute(shop, "ALTER TABLE orders RENAME COLUMN note TO remark")
+    shown = flow("validate", "orders")
+    assert shown.code == 1
+    assert shown.out.splitlines()[1].split() == ["orders", "failed"]
+    assert "note" in shown.err
+
+
+def test_transforms_are_listed_and_run_by_hand(flow, shop):
+    flow("run", "orders")
+    assert flow("transform", "list").out.splitlines()[1].split()[:2] == ["forget", "shop"]
+    assert flow("transform", "run", "forget", "-o", "json").json["result"] == 3
+    assert loaded(shop) == []
+
+
+def test_an_unknown_transform_gets_a_suggestion(flow, shop):
+    failed = flow("transform", "run", "forgt")
+    assert failed.code == 2
+    assert "Did you mean 'forget'?" in failed.err
+
+
+# ------------------------------------------------------------------ bad input: one clear error, no change
+
+
+SELECT, PATH = "SELECT order_id, note FROM orders", 'path = "shop.db"'
+BAD_INPUT = {
+    "unknown connection": ('"shop", incremental', '"sohp", incremental', 2, "Did you mean 'shop'?"),
+    "missing variable": (PATH, 'path = "${SHOP_PATH}"', 2, "the environment variable SHOP_PATH is not set"),
+    "syntax error": (SELECT, "SELEC order_id FROM orders", 1, "SELEC"),
+    "no such table": (SELECT, "SELECT order_id, note FROM nowhere", 1, "nowhere"),
+    "column missing in the source": (SELECT, "SELECT order_id FROM orders", 1, "note"),
+    "column missing in the target": (SELECT, "SELECT order_id, note, 1 AS extra FROM orders", 1, "extra"),
+    "too long": (SELECT, "SELECT order_id, 'far too long' AS note FROM orders", 1, "note"),
+    "out of range": (SELECT, "SELECT 9223372036854775808 AS order_id, note FROM orders", 1, "order_id"),
+    "null": (SELECT, "SELECT NULL AS order_id, note FROM orders", 1, "order_id"),
+    "no such folder": (PATH, 'path = "missing/shop.db"', 5, "missing"),
+    "a function that raises": (f'return "{SELECT}"', "return conn.nothing", 1, "AttributeError"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "code", "message"), BAD_INPUT.values(), ids=BAD_INPUT)
+def test_bad_input_gives_one_clear_error_and_changes_nothing(flow, shop, old, new, code, message):
+    flow("run", "orders")
+    before = loaded(shop)
+    execute(shop, "INSERT INTO orders VALUES (9, 'new')")
+    assert old in SHOP
+    (shop / "bad.py").write_text(SHOP.replace(old, new))
+    with use_registry(Registry()):
+        failed = flow("run", "orders", "-m", "bad")
+    assert failed.code == code, failed.err
+    assert failed.err.count("error: ") == 1
+    assert message in failed.err
+    assert "Traceback" not in failed.err
+    assert loaded(shop) == before
