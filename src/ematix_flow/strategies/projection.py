@@ -79,7 +79,7 @@ def build_projection(
         for chain in chains:
             chain.cast(functions)
     rows = verbatim(raw_sql.one_statement(source_sql, dialect))
-    select = _levels(rows, chains, matched.extras)
+    select = _levels(rows, chains, matched.extras, functions)
     if pre:
         names = [*table.column_names, *matched.extras]
         for transform in pre:
@@ -88,7 +88,7 @@ def build_projection(
         for chain in typed:
             chain.cast(functions)
         if matched.extras or any(not isinstance(c.value.tree, exp.Column) for c in typed):
-            select = _levels(exp.Subquery(this=select), typed, ())
+            select = _levels(exp.Subquery(this=select), typed, (), functions)
     return select.sql(dialect=dialect)
 
 
@@ -146,7 +146,9 @@ class _Chain:
         return self.value
 
 
-def _levels(rows: exp.Subquery, chains: Sequence[_Chain], extras: Sequence[str]) -> exp.Select:
+def _levels(
+    rows: exp.Subquery, chains: Sequence[_Chain], extras: Sequence[str], functions: Functions
+) -> exp.Select:
     """One SELECT a level, from the inside out."""
     depth = max(len(chain.levels) for chain in chains)
     for level in range(depth):
@@ -159,7 +161,8 @@ def _levels(rows: exp.Subquery, chains: Sequence[_Chain], extras: Sequence[str])
         items += [column(extra) for extra in extras]
         rows.set("alias", exp.TableAlias(this=identifier(f"_level{level}")))
         select = exp.select(*items).from_(rows)
-        rows = exp.Subquery(this=select)
+        if level < depth - 1:
+            rows = exp.Subquery(this=functions.fence(select))
     return select
 
 

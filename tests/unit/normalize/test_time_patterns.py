@@ -50,7 +50,8 @@ def test_a_number_pattern_ends_at_its_limit(limit):
 def test_no_pattern_names_more_groups_than_a_replacement_can():
     for form in ("ISO8601", "YYYY-MM-DD HH24:MI:SS.USOF", "MM/DD/YYYY HH12:MI:SS AM"):
         for pattern in patterns_of(form):
-            assert re.compile(pattern.pattern).groups == len(pattern.groups) <= 9
+            assert re.compile(pattern.shape).groups == 0
+            assert re.compile(pattern.capture).groups == len(pattern.groups) <= 9
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,10 @@ class Functions(ABC):
     flavour: str  # of its regular expressions, see spec.portable_regex
     folds_case: bool  # whether unquoted and quoted names differ in case only by accident
 
+    def fence(self, select: exp.Select) -> exp.Select:
+        """The same rows, computed once: for an engine that would copy a subquery's expressions outwards."""
+        return select
+
     # --- types ---
 
     @abstractmethod

@@ -79,8 +79,7 @@ def parse_int(value: Value, site: Site, failure: Failure) -> Value:
         return _guarded(value, _whole(value, functions), site, failure, BIG_INT, result)
     source = _trimmed(value, site)
     taken = functions.matches(source.copy(), f"^(?:[+]?{_up_to(2**63 - 1)}|-{_up_to(2**63)})$")
-    digits = functions.rewrite(source.copy(), "^[+]?(-?)0*([0-9]+)$", r"\1\2")
-    read = (taken, functions.convert(digits, BIG_INT))
+    read = (taken, functions.convert(source.copy(), BIG_INT))
     return _guarded(Value(source, TEXT), read, site, failure, BIG_INT, result)
 
 
@@ -102,8 +101,7 @@ def parse_numeric(value: Value, to: DataType, site: Site, failure: Failure) -> V
     shape = functions.matches(source.copy(), f"^[+-]?(?:0*{digits}(?:[.][0-9]*)?|0*[.][0-9]+)$")
     # 99.995 as Numeric[4, 2] would round up to 100.00, which does not fit
     over = functions.matches(source.copy(), f"^[+-]?0*{'9' * whole}[.]{'9' * to.scale}[5-9]")
-    plain = functions.rewrite(source.copy(), "^[+]?(-?)([0-9]*)([.][0-9]+)?[.]?$", r"\1\2\3")
-    read = (every(shape, exp.Not(this=over)), functions.convert(plain, to))
+    read = (every(shape, exp.Not(this=over)), functions.convert(source.copy(), to))
     return _guarded(Value(source, TEXT), read, site, failure, to, result)
 
 
@@ -219,7 +217,7 @@ def _iso_text(value: Value, formats: Sequence[str], site: Site, *, with_time: bo
         rewrite.date()
         if with_time:
             rewrite.time()
-        branches.append((functions.matches(source.copy(), pattern.pattern), rewrite.iso()))
+        branches.append((functions.matches(source.copy(), pattern.shape), rewrite.iso()))
     unread = concat(text(_NOT_READ), source.copy())
     return site.settle(Value(case(*branches, otherwise=unread), TEXT))
 
@@ -239,6 +237,9 @@ class _Rewrite:
 
     def date(self) -> None:
         group = self.pattern.group
+        if date := group("iso_date"):
+            self._write(rf"\{date}")
+            return
         if year := group("year"):
             self._write(rf"\{year}-")
         else:
@@ -262,14 +263,18 @@ class _Rewrite:
     def time(self) -> None:
         group = self.pattern.group
         half, hour = group("half_day"), group("hour") or group("half_day_hour")
-        if hour is None:
+        if clock := group("iso_seconds") or group("iso_fraction"):
+            self._write(rf" \{clock}")
+        elif clock := group("iso_minutes"):
+            self._write(rf" \{clock}:00")
+        elif hour:
+            self._write(" ")
+            self._write(rf"\{hour}" if half is None else self._hour_of_day(hour, half))
+            self._write(rf":\{group('minute')}" if group("minute") else ":00")
+            self._write(rf":\{group('second')}" if group("second") else ":00")
+        else:
             self._write(" 00:00:00+00:00")
             return
-        self._write(" ")
-        self._write(rf"\{hour}" if half is None else self._hour_of_day(hour, half))
-        self._write(rf":\{group('minute')}" if group("minute") else ":00")
-        second = group("second") or group("seconds")
-        self._write(rf":\{second}" if second else ":00")
         if fraction := group("fraction"):
             self._write(rf".\{fraction}")
         hours, minutes = group("offset_hours"), group("offset_minutes")
@@ -296,4 +301,4 @@ class _Rewrite:
     def _take(self, template: str) -> exp.Expression:
         if "\\" not in template:
             return text(template)
-        return self.functions.rewrite(self.source.copy(), self.pattern.pattern, template)
+        return self.functions.rewrite(self.source.copy(), self.pattern.capture, template)

@@ -32,6 +32,9 @@ class PostgresFunctions(Functions):
     flavour = "postgres"
     folds_case = False
 
+    def fence(self, select: exp.Select) -> exp.Select:
+        return select.offset(0)
+
     def type_name(self, data_type: DataType) -> str:
         if data_type.kind == "numeric":
             return f"NUMERIC({data_type.precision}, {data_type.scale})"

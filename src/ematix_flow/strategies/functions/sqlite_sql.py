@@ -20,6 +20,9 @@ class SQLiteFunctions(Functions):
     flavour = "python"
     folds_case = True
 
+    def fence(self, select: exp.Select) -> exp.Select:
+        return select.limit(-1).offset(0)
+
     def type_name(self, data_type: DataType) -> str:
         return "TEXT"  # only text is cast by SQLite itself, see cast()
 

@@ -3,6 +3,10 @@
 A format becomes a few `TimePattern`s, which look at the shape alone. `VALID_DATE` and `VALID_MOMENT`
 then take only ISO texts that exist on the calendar, leap years included, so that the cast behind them
 cannot fail and no engine needs a cast that tries. All texts are trimmed and in lower case.
+
+To recognise is cheap on every engine; to take groups out of a text costs Postgres dearly, the more
+groups and the stricter the pattern, the more. So a shape has no groups, and what takes them out of a
+text that is known to have the shape is loose and takes runs of fields that stand in ISO order at once.
 """
 
 from __future__ import annotations
@@ -29,28 +33,56 @@ _ZONE = "[+-](?:0[0-9]|1[0-4]):[0-5][0-9]"
 VALID_DATE = f"^{_DATE}$"
 VALID_MOMENT = f"^{_DATE} {_CLOCK}{_ZONE}$"
 
-_OFFSETS = {
-    "utc": ("", ()),
-    "zulu": ("z", ()),
-    "hours": ("([+-][0-9]{2})", ("offset_hours",)),
-    "minutes": ("([+-][0-9]{2}):?([0-9]{2})", ("offset_hours", "offset_minutes")),
-}
+
+@dataclass(frozen=True)
+class _Field:
+    """How a field looks, and a loose pattern with a group for each of the names it gives."""
+
+    shape: str
+    capture: str
+    names: tuple[str, ...] = ()
+
+
+def _digits(shape: str) -> _Field:
+    return _Field(shape, "([0-9]+)")
+
+
+_TWO, _ONE_OR_TWO = _Field("[0-9]{2}", "([0-9]{2})"), _digits("[0-9]{1,2}")
 _FIELDS = {
-    "year": "([0-9]{4})",
-    "short_year": "([0-9]{2})",
-    "month_name": f"({'|'.join(MONTHS)})(?:{_MONTH_ENDINGS})?",
-    "half_day_hour": "(0?[1-9]|1[0-2])",
-    "half_day": "([ap])[.]?m[.]?",
-    "fraction": "([0-9]{1,6})[0-9]{0,3}",
-    "seconds": "([0-9]{2}(?:[.][0-9]{1,6})?)[0-9]{0,3}",  # with their fraction
+    "year": _Field("[0-9]{4}", "([0-9]{4})"),
+    "short_year": _TWO,
+    "month_name": _Field(f"(?:{'|'.join(MONTHS)})(?:{_MONTH_ENDINGS})?", "([a-z]{3})[a-z]*"),
+    "half_day_hour": _digits("(?:0?[1-9]|1[0-2])"),
+    "half_day": _Field("[ap][.]?m[.]?", "([ap])[.]?m[.]?"),
+    "fraction": _digits("[0-9]{1,6}"),
+    "long_fraction": _Field("[0-9]{7,9}", "([0-9]{6})[0-9]+", ("fraction",)),
+    "iso_date": _Field("[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}", "([0-9-]+)"),
+    "iso_minutes": _Field("[0-9]{1,2}:[0-9]{1,2}", "([0-9:]+)"),
+    "iso_seconds": _Field("[0-9]{1,2}:[0-9]{1,2}:[0-9]{1,2}", "([0-9:]+)"),
+    "iso_fraction": _Field("[0-9]{1,2}:[0-9]{1,2}:[0-9]{1,2}(?:[.][0-9]{1,6})?", "([0-9:.]+)"),
+    "zulu": _Field("z", "z", ()),
+    "zulu_or_none": _Field(" ?z?", " ?z?", ()),
+    "t_or_space": _Field("[t ]", "[t ]", ()),
+    "maybe_space": _Field(" ?", " ?", ()),
+    "hours": _Field("[+-][0-9]{2}", "([+-][0-9]+)", ("offset_hours",)),
+    "minutes": _Field(
+        "[+-][0-9]{2}:?[0-9]{2}", "([+-][0-9]{2}):?([0-9]+)", ("offset_hours", "offset_minutes")
+    ),
 }
+_WITHOUT_GROUP = frozenset({"zulu", "zulu_or_none", "t_or_space", "maybe_space"})
+# runs of elements that are ISO text already, the longer before what it begins with
+_RUNS = (
+    (("year", "-", "month", "-", "day"), "iso_date"),
+    (("hour", ":", "minute", ":", "second"), "iso_seconds"),
+)
 
 
 @dataclass(frozen=True)
 class TimePattern:
-    """``pattern`` recognises a whole text; ``groups`` says which field each of its groups holds."""
+    """``shape`` recognises a whole text; ``capture`` holds the fields of ``groups``, in their order."""
 
-    pattern: str
+    shape: str
+    capture: str
     groups: tuple[str, ...]
 
     def group(self, field: str) -> int | None:
@@ -59,39 +91,67 @@ class TimePattern:
 
 @lru_cache(maxsize=256)
 def patterns_of(form: str) -> tuple[TimePattern, ...]:
-    """The patterns of a format; several where its zone may be written in several ways."""
+    """The patterns of a format; several where a zone or a fraction may be written in several ways."""
     if form == ISO8601:
-        date = [Element("year"), Element("", "-"), Element("month"), Element("", "-"), Element("day")]
-        clock = [Element("", "T"), Element("hour"), Element("", ":"), Element("minute", fixed=True)]
-        to_minutes = [*date, *clock]
-        to_seconds = [*to_minutes, Element("", ":"), Element("seconds")]
-        moments = [
-            (form, offset) for form in (to_seconds, to_minutes) for offset in ("utc", "hours", "minutes")
-        ]
-        return (_pattern(date, "utc"), *(_pattern(form, offset, iso=True) for form, offset in moments))
+        return _iso_patterns()
     elements = read_format(form)
-    if any(e.field == "offset" for e in elements):
-        return tuple(_pattern(elements, offset) for offset in ("zulu", "hours", "minutes"))
-    return (_pattern(elements, "utc"),)
+    fields = [e.field for e in elements]
+    zones = ("zulu", "hours", "minutes") if "offset" in fields else ("",)
+    fractions = ("fraction", "long_fraction") if "fraction" in fields else ("",)
+    return tuple(
+        _pattern([_chosen(e, zone, fraction) for e in elements]) for fraction in fractions for zone in zones
+    )
 
 
-def _pattern(elements: list[Element] | tuple[Element, ...], offset: str, iso: bool = False) -> TimePattern:
-    """``iso``: the T may be a space, and a zone may follow."""
-    zone, zone_groups = _OFFSETS[offset]
-    pattern, groups = "", list[str]()
-    for element in elements:
+def _iso_patterns() -> tuple[TimePattern, ...]:
+    date, between = Element("iso_date"), Element("t_or_space")
+    zones = [[Element("zulu_or_none")]] + [[Element("maybe_space"), Element(z)] for z in ("hours", "minutes")]
+    clocks = [
+        [Element("iso_fraction")],
+        [Element("iso_minutes")],
+        [Element("iso_seconds"), Element("", "."), Element("long_fraction")],
+    ]
+    moments = [_pattern([date, between, *clock, *zone]) for clock in clocks for zone in zones]
+    return (moments[0], _pattern([date]), *moments[1:])
+
+
+def _chosen(element: Element, zone: str, fraction: str) -> Element:
+    choice = {"offset": zone, "fraction": fraction}.get(element.field)
+    return Element(choice) if choice else element
+
+
+def _pattern(elements: list[Element]) -> TimePattern:
+    shape = capture = ""
+    groups: list[str] = []
+    for element in _with_runs(elements):
         if not element.field:
-            pattern += "[t ]" if iso and element.text == "T" else _literal(element.text)
-        elif element.field == "offset":
-            pattern += zone
-            groups += zone_groups
+            literal = _literal(element.text)
+            shape, capture = shape + literal, capture + literal
+            continue
+        field = _FIELDS.get(element.field) or (_TWO if element.fixed else _ONE_OR_TWO)
+        shape, capture = shape + field.shape, capture + field.capture
+        if element.field not in _WITHOUT_GROUP:
+            groups += field.names or (element.field,)
+    return TimePattern(f"^{shape}$", f"^{capture}$", tuple(groups))
+
+
+def _with_runs(elements: list[Element]) -> list[Element]:
+    """Runs of fields in ISO order as one field each."""
+    out: list[Element] = []
+    place = 0
+    while place < len(elements):
+        for run, name in _RUNS:
+            window = elements[place : place + len(run)]
+            if tuple(e.field or e.text for e in window) == run and not any(
+                e.fixed and e.field for e in window
+            ):
+                out.append(Element(name))
+                place += len(run)
+                break
         else:
-            pattern += _FIELDS.get(element.field, "([0-9]{2})" if element.fixed else "([0-9]{1,2})")
-            groups.append(element.field)
-    if iso:
-        pattern += " ?z?" if offset == "utc" else f" ?{zone}"
-        groups += zone_groups
-    return TimePattern(f"^{pattern}$", tuple(groups))
+            out.append(elements[place])
+            place += 1
+    return out
 
 
 def _literal(text: str) -> str:
