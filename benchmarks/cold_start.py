@@ -76,7 +76,7 @@ def _run(variant: str, number: int, folder: Path, limit: float) -> Run:
     program = "from ematix_flow.cli.main import main; raise SystemExit(main())"
     command = [sys.executable, "-c", program, "run", "--module", "pipelines.py", "copy_orders"]
     ended = measured(command, project, env, within(limit), project / "output.log")
-    run = Run(variant, number, 0.0, ended.seconds, ended.seconds, ended.peak_bytes)
+    run = Run(variant, number, 0.0, ended.seconds, ended.seconds, peak_bytes=ended.peak_bytes())
     problem = None
     if ended.code is None:
         problem = f"did not end within {limit:g} s"

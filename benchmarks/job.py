@@ -15,10 +15,10 @@ from benchmarks.places import Place
 
 @dataclass(frozen=True)
 class Job:
-    """One load: all rows of ``orders`` in the source into a new ``orders`` in the target."""
+    """Two loads: all rows of ``orders`` in the source into a new ``orders`` in each of the targets."""
 
     source: Place
-    target: Place
+    targets: tuple[Place, ...]
     jars: tuple[str, ...]
     cores: int
     marks: str
@@ -29,8 +29,8 @@ class Job:
     @classmethod
     def read(cls, file: Path) -> Job:
         told = json.loads(file.read_text(encoding="utf-8"))
-        source, target = Place(**told["source"]), Place(**told["target"])
-        return cls(source, target, tuple(told["jars"]), told["cores"], told["marks"])
+        targets = tuple(Place(**target) for target in told["targets"])
+        return cls(Place(**told["source"]), targets, tuple(told["jars"]), told["cores"], told["marks"])
 
     def mark(self, name: str, **details: Any) -> None:
         """Tell that a point is reached, now. The clock is the machine's, the same in every process."""

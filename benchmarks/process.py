@@ -23,12 +23,16 @@ class Ended:
     started_at: float
     ended_at: float
     code: int | None  # None: stopped at the limit
-    peak_bytes: int
     said: str
+    memory: tuple[tuple[float, int], ...] = ()  # samples: when, and how many bytes
 
     @property
     def seconds(self) -> float:
         return self.ended_at - self.started_at
+
+    def peak_bytes(self, until: float | None = None) -> int:
+        """The most memory in use at once, until a moment or over all."""
+        return max((held for at, held in self.memory if until is None or at <= until), default=0)
 
 
 def measured(
@@ -57,7 +61,7 @@ def measured(
                 ended_at = time.monotonic()
         finally:
             _end_group(process)
-    return Ended(started_at, ended_at, code, memory.peak, log.read_text(errors="replace"))
+    return Ended(started_at, ended_at, code, log.read_text(errors="replace"), tuple(memory.samples))
 
 
 def within(seconds: float) -> Callable[[float], bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -39,13 +40,13 @@ def resident_bytes(statm: str, page_size: int) -> int:
 
 
 class MemoryWatch:
-    """Samples the tree below a process while the block runs; ``peak`` is the highest sum seen.
+    """Samples the tree below a process while the block runs: times of the monotonic clock, and bytes.
 
     A page that two processes share counts for each of them, as in every sum of resident sizes.
     """
 
     def __init__(self, root: int) -> None:
-        self.peak = 0
+        self.samples: list[tuple[float, int]] = []
         self._root = root
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._ended = threading.Event()
@@ -68,7 +69,7 @@ class MemoryWatch:
             if samples % SAMPLES_PER_SEARCH == 0:
                 tree = descendants(self._root, _parents())
             samples += 1
-            self.peak = max(self.peak, sum(self._resident(pid) for pid in tree))
+            self.samples.append((time.monotonic(), sum(self._resident(pid) for pid in tree)))
 
     def _resident(self, pid: int) -> int:
         try:

@@ -15,14 +15,15 @@ FOLDER = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Run:
-    """One process that did one load. Seconds and bytes are None when it did not get that far."""
+    """One process and its loads. Seconds and bytes are None when it did not get that far."""
 
     contestant: str
     round: int
     start_seconds: float | None = None  # from the process's start until it is ready to load
     load_seconds: float | None = None  # from there until the rows are committed and visible
-    total_seconds: float | None = None  # the whole process
-    peak_bytes: int | None = None
+    total_seconds: float | None = None  # from the process's start until then
+    again_seconds: float | None = None  # a second load in the same process, into another target
+    peak_bytes: int | None = None  # until the end of the first load
     problem: str | None = None  # why it is disqualified
     over_limit: bool = False  # it was stopped: it takes longer than the limit
     notes: tuple[str, ...] = ()
@@ -67,6 +68,7 @@ class Standing:
     median: float | None = None
     start: float | None = None
     total: float | None = None
+    again: float | None = None
     peak_bytes: int | None = None
     problem: str | None = None
     over_limit: bool = False
@@ -86,6 +88,7 @@ def standing(result: Result, contestant: str) -> Standing:
     loads = [run.load_seconds for run in runs if run.load_seconds is not None]
     starts = [run.start_seconds for run in runs if run.start_seconds is not None]
     totals = [run.total_seconds for run in runs if run.total_seconds is not None]
+    agains = [run.again_seconds for run in runs if run.again_seconds is not None]
     return Standing(
         contestant,
         len(runs),
@@ -93,6 +96,7 @@ def standing(result: Result, contestant: str) -> Standing:
         median=statistics.median(loads),
         start=statistics.median(starts),
         total=statistics.median(totals),
+        again=min(agains, default=None),
         peak_bytes=max(peaks, default=None),
         notes=notes,
     )

@@ -1,4 +1,4 @@
-"""Who takes part. A contestant is a function: given a job it gets ready, and returns the load itself.
+"""Who takes part. A contestant is a function: given a job it gets ready, and returns how it loads a target.
 
 Each runs in a fresh process (``python -m benchmarks.contestants NAME JOB``), so that none inherits what
 another has warmed up.
@@ -11,9 +11,10 @@ from importlib import import_module
 from typing import Any
 
 from benchmarks.job import Job
+from benchmarks.places import Place
 
-Load = Callable[[], dict[str, Any]]
-"""Loads all rows and returns when they are committed; answers with details worth keeping."""
+Load = Callable[[Place], dict[str, Any]]
+"""Loads all rows into a target and returns when they are committed; answers with details worth keeping."""
 
 _HOMES = {
     "flow": "benchmarks.contestants.flow:prepare",

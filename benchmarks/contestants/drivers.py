@@ -25,11 +25,8 @@ ROWS_AT_A_TIME = 50_000
 
 
 def prepare(job: Job) -> Load:
-    if job.target.kind == "duckdb":
-        return _sqlite_to_duckdb(job.source, job.target)
-    if job.target.kind == "postgres":
-        return _postgres_to_postgres(job.source, job.target)
-    return _postgres_to_parquet(job.source, job.target)
+    ways = {"duckdb": _sqlite_to_duckdb, "postgres": _postgres_to_postgres, "parquet": _postgres_to_parquet}
+    return ways[job.targets[0].kind](job.source)
 
 
 def prepare_pipe(job: Job) -> Load:
@@ -38,12 +35,12 @@ def prepare_pipe(job: Job) -> Load:
 
     lines = ", ".join(f"{c.name} {c.postgres} NOT NULL" for c in COLUMNS)
 
-    def load() -> dict[str, Any]:
-        with psycopg.connect(job.source.location) as source, psycopg.connect(job.target.location) as target:
-            target.execute(f"CREATE TABLE {TABLE} ({lines})".encode())
+    def load(target: Place) -> dict[str, Any]:
+        with psycopg.connect(job.source.location) as reading, psycopg.connect(target.location) as writing:
+            writing.execute(f"CREATE TABLE {TABLE} ({lines})".encode())
             with (
-                source.cursor().copy(f"COPY {TABLE} TO STDOUT (FORMAT binary)".encode()) as outgoing,
-                target.cursor().copy(f"COPY {TABLE} FROM STDIN (FORMAT binary)".encode()) as incoming,
+                reading.cursor().copy(f"COPY {TABLE} TO STDOUT (FORMAT binary)".encode()) as outgoing,
+                writing.cursor().copy(f"COPY {TABLE} FROM STDIN (FORMAT binary)".encode()) as incoming,
             ):
                 for block in outgoing:
                     incoming.write(block)
@@ -52,12 +49,12 @@ def prepare_pipe(job: Job) -> Load:
     return load
 
 
-def _sqlite_to_duckdb(source: Place, target: Place) -> Load:
+def _sqlite_to_duckdb(source: Place) -> Load:
     import duckdb
 
     pa.array([0])  # the first one imports pandas, if it is there
 
-    def load() -> dict[str, Any]:
+    def load(target: Place) -> dict[str, Any]:
         lines = ", ".join(f"{c.name} {c.duckdb} NOT NULL" for c in COLUMNS)
         reading = sqlite3.connect(source.location)
         with duckdb.connect(target.location) as writing:
@@ -77,10 +74,10 @@ def _sqlite_to_duckdb(source: Place, target: Place) -> Load:
     return load
 
 
-def _postgres_to_postgres(source: Place, target: Place) -> Load:
+def _postgres_to_postgres(source: Place) -> Load:
     import adbc_driver_postgresql.dbapi as adbc
 
-    def load() -> dict[str, Any]:
+    def load(target: Place) -> dict[str, Any]:
         with adbc.connect(target.location) as writing, writing.cursor() as sink:
             reader = pa.RecordBatchReader.from_batches(SCHEMA, _batches(source))
             sink.adbc_ingest(TABLE, reader, mode="create")
@@ -90,14 +87,14 @@ def _postgres_to_postgres(source: Place, target: Place) -> Load:
     return load
 
 
-def _postgres_to_parquet(source: Place, target: Place) -> Load:
+def _postgres_to_parquet(source: Place) -> Load:
     import adbc_driver_postgresql.dbapi as adbc
     import pyarrow.parquet as pq
 
     assert adbc.connect  # imported while getting ready
-    folder = Path(target.location) / TABLE
 
-    def load() -> dict[str, Any]:
+    def load(target: Place) -> dict[str, Any]:
+        folder = Path(target.location) / TABLE
         folder.mkdir()
         hidden = folder / ".orders.parquet"
         with pq.ParquetWriter(hidden, SCHEMA) as writer:

@@ -41,23 +41,29 @@ class Orders(ManagedTable):
 
 
 def prepare(job: Job) -> Load:
+    from ematix_flow.backends.registry import open_backend
     from ematix_flow.schedule.context import spark_starter
 
-    pipeline = declare(job.source, job.target)
+    register_connection(connection("source", job.source))
+    pipelines = {target: declare(f"copy_{n}", target) for n, target in enumerate(job.targets)}
+    # imports what the load imports, and opens nothing
+    open_backend(connection("source", job.source)).source()
+    open_backend(connection("target", job.targets[0])).target()
     spark_starter()().range(1).count()
 
-    def load() -> dict[str, Any]:
-        result = pipeline.sync()
+    def load(target: Place) -> dict[str, Any]:
+        result = pipelines[target].sync()
         return {"path": result.path, "stages": dict(result.targets[0].seconds)}
 
     return load
 
 
-def declare(source: Place, target: Place) -> Pipeline:
-    register_connection(connection("source", source))
-    register_connection(connection("target", target))
+def declare(name: str, target: Place) -> Pipeline:
+    register_connection(connection(name, target))
 
-    @ematix.pipeline(target=Orders, source_connection="source", target_connection="target", mode="append")
+    @ematix.pipeline(
+        name=name, target=Orders, source_connection="source", target_connection=name, mode="append"
+    )
     def copy_orders(conn: Any) -> str:
         return f"SELECT {', '.join(NAMES)} FROM {TABLE}"
 

@@ -32,9 +32,9 @@ ROWS_AT_A_TIME = "10000"
 def prepare_as_written(job: Job) -> Load:
     spark = session(job)
 
-    def load() -> dict[str, Any]:
+    def load(target: Place) -> dict[str, Any]:
         rows = spark.read.jdbc(url(job.source), TABLE, properties=properties(job.source))
-        write(rows, job.target, {})
+        write(rows, target, {})
         return {}
 
     return load
@@ -43,8 +43,8 @@ def prepare_as_written(job: Job) -> Load:
 def prepare_tuned(job: Job) -> Load:
     spark = session(job, **{"spark.driver.extraJavaOptions": "-XX:+UseParallelGC"})
 
-    def load() -> dict[str, Any]:
-        write(partitioned(spark, job), job.target, {"batchsize": ROWS_AT_A_TIME})
+    def load(target: Place) -> dict[str, Any]:
+        write(partitioned(spark, job), target, {"batchsize": ROWS_AT_A_TIME})
         return {}
 
     return load
@@ -55,12 +55,12 @@ def prepare_through_parquet(job: Job) -> Load:
     import duckdb
 
     spark = session(job, **{"spark.driver.extraJavaOptions": "-XX:+UseParallelGC"})
-    between = Path(job.target.location).with_suffix(".parquet")
 
-    def load() -> dict[str, Any]:
+    def load(target: Place) -> dict[str, Any]:
+        between = Path(target.location).with_suffix(".parquet")
         partitioned(spark, job).write.parquet(str(between))
-        with duckdb.connect(job.target.location) as target:
-            target.execute(
+        with duckdb.connect(target.location) as connection:
+            connection.execute(
                 f"CREATE TABLE {TABLE} AS SELECT * FROM read_parquet(?)", [str(between / "*.parquet")]
             )
         shutil.rmtree(between)
