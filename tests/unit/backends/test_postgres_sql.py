@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import psycopg
@@ -226,3 +228,13 @@ def test_staging_refuses_what_has_no_exact_binary_form() -> None:
     assert {wire_type(t.arrow()) for t in TYPES} >= {"numeric(12,3)", "text", "timestamptz", "bytea"}
     with pytest.raises(PlanError, match="int8"):
         wire_type(pa.int8())
+
+
+def test_a_task_starts_without_what_only_the_driver_needs() -> None:
+    """Each of these costs a fresh worker up to a second."""
+    code = (
+        "import sys, ematix_flow.backends.postgres.splits, ematix_flow.backends.postgres.staging;"
+        "print(*{'pandas', 'psycopg', 'sqlglot', 'pyarrow.dataset'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -8,6 +8,7 @@ whose message never arrived is there and is never read.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -89,7 +90,9 @@ class _Flow:
     def _numbered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa
 
-        numbers = pa.repeat(pa.scalar(self._number, pa.int64()), batch.num_rows)
+        # by its bytes: pa.scalar and pa.array import pandas when they are first called
+        repeated = pa.py_buffer(self._number.to_bytes(8, sys.byteorder, signed=True) * batch.num_rows)
+        numbers = pa.Array.from_buffers(pa.int64(), batch.num_rows, [None, repeated])
         return pa.RecordBatch.from_arrays([*batch.columns, numbers], schema=self.schema)
 
 
