@@ -66,8 +66,7 @@ def help_text() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Never raises for what a user can meet."""
     debug, given = _take_debug(list(sys.argv[1:] if arguments is None else arguments))
-    completing = any(name.endswith("_COMPLETE") for name in os.environ)
-    if not completing and given in ([], ["--help"], ["-h"], ["--version"]):
+    if "_FLOW_COMPLETE" not in os.environ and given in ([], ["--help"], ["-h"], ["--version"]):
         from ematix_flow.cli.terminal import write
 
         write(f"flow {__version__}" if given == ["--version"] else help_text(), sys.stdout)

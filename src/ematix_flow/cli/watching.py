@@ -191,7 +191,9 @@ def summary(outcome: Outcome) -> str:
     parts = [f"{result.rows_inserted:,} rows"]
     if result.rows_deleted:
         parts.append(f"in place of {result.rows_deleted:,}")
-    return f"{' '.join(parts)} in {result.seconds:.1f} s ({result.path})"
+    start = sum(seconds for t in result.targets for name, seconds in t.seconds if name == "start Spark")
+    spark = f", {start:.1f} of them to start Spark" if start >= 1 else ""
+    return f"{' '.join(parts)} in {result.seconds:.1f} s{spark} ({result.path})"
 
 
 def _spark_is_warm() -> bool:
