@@ -68,6 +68,9 @@ def translate(error: BaseException, *, what: str, source: bool = False) -> error
     if not _is_sparks(error):
         return errors.LoadError(f"{what} failed: {_python_line(error)}")
     text = _text(error)
+    refused = rejection_in(text)
+    if refused is not None:
+        return errors.RowRejected(refused, next_step="mend it in the source, or give the marker another on_failure=")
     ours = _revived(text)
     if ours is not None:
         return ours

@@ -1,9 +1,7 @@
-"""Spark's Java process: its command line, its log file, its start and its end.
+"""Spark's Java process: its options, its log file, its start and its end.
 
-A local engine starts Java directly, without the scripts and the second Java process of Spark's launcher;
-a cluster's goes through ``spark-submit``, so that the site's ``spark-env.sh`` and defaults count.
-Py4J's protocol is the only link to Python: Java ends by itself when its standard input closes, so it
-never outlives this process.
+Started directly it saves the scripts and the second Java process of Spark's launcher. It ends by itself
+when its standard input closes, so it never outlives this process.
 """
 
 from __future__ import annotations

@@ -37,27 +37,27 @@ def retrieve(
         command += ["-settings", str(settings)]
     command += ["-cache", str(folder / "cache"), "-ivy", str(request)]
     command += ["-retrieve", str(folder / "[artifact]-[revision].[ext]")]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=dict(env)
-    )
-    watchdog = threading.Timer(LONGEST_SECONDS, process.kill)
-    watchdog.start()
     complaint = None
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            success = _ARRIVED.search(line)
-            if success:
-                arrived(success[1])
-            elif complaint is None:
-                told = _COMPLAINT.match(line)
-                complaint = " ".join(told[1].split()) if told else None
-        code = process.wait()
-    finally:
-        watchdog.cancel()
-        process.kill()
-        process.wait()
-    return complaint if code else None
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=dict(env)
+    ) as process:
+        watchdog = threading.Timer(LONGEST_SECONDS, process.kill)
+        watchdog.start()
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                success = _ARRIVED.search(line)
+                if success:
+                    arrived(success[1])
+                elif complaint is None:
+                    told = _COMPLAINT.match(line)
+                    complaint = " ".join(told[1].split()) if told else None
+        except BaseException:  # Ctrl-C, or the caller's progress failed
+            process.kill()
+            raise
+        finally:
+            watchdog.cancel()
+    return complaint if process.returncode else None
 
 
 def settings_file(env: Mapping[str, str], folder: Path) -> Path | None:

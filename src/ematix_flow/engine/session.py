@@ -1,6 +1,7 @@
 """The one Spark session of this process: started when first asked for, reused, stopped at the end.
 
-The only module that touches Py4J, ``SparkContext`` or anything else which Spark Connect does not have.
+With `interrupts`, the only module that touches Py4J, ``SparkContext`` or anything else which Spark Connect
+does not have.
 A local start overlaps: Java boots and builds its session while Python is still importing PySpark.
 """
 
@@ -25,16 +26,10 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.engine import archive, gateway
 from ematix_flow.engine.cache import drop_old_logs, spark_log
 from ematix_flow.engine.failures import translate
+from ematix_flow.engine.interrupts import handle_interrupts, restore_interrupts
 from ematix_flow.engine.jars import jars_for
-from ematix_flow.engine.java import find_java
-from ematix_flow.engine.session_conf import (
-    LOOPBACK,
-    SQL_CONF,
-    compiler_options,
-    describe,
-    driver_memory,
-    session_conf,
-)
+from ematix_flow.engine.launch import cluster_launch, local_launch
+from ematix_flow.engine.session_conf import SQL_CONF, describe, session_conf
 from ematix_flow.engine.settings import Choice, EngineSettings
 from ematix_flow.engine.shipping import package_zip
 from ematix_flow.errors import EngineError, FlowError
@@ -59,7 +54,8 @@ class _Running:
 
     @property
     def alive(self) -> bool:
-        return self.java is None or self.java.alive
+        """Whether it can still be used: Java may have died, or the program have stopped the session."""
+        return self.java is None or (self.java.alive and self.session.sparkContext._jsc is not None)
 
     @property
     def context(self) -> SparkContext | None:
@@ -136,9 +132,9 @@ def _start(settings: EngineSettings, groups: frozenset[str]) -> _Running:
     try:
         conf = session_conf(settings, groups, scratch)
         if settings.is_local:
-            command, env, made = _local_launch(settings, groups, jars)
+            command, env, made = local_launch(settings, groups, jars)
         else:
-            command, env = _cluster_launch(conf, jars, scratch)
+            command, env = cluster_launch(conf, jars, scratch)
         java = gateway.start_java(command, env, log)
         session = _attach(java, conf, env["PYSPARK_PYTHON"])
     except BaseException as error:
@@ -163,60 +159,6 @@ def _refuse_a_foreign_session() -> None:
             "this process already has a Spark session that it did not get from here",
             next_step="stop it first (spark.stop()), or run the pipeline in a process of its own",
         )
-
-
-def _local_launch(
-    settings: EngineSettings, groups: frozenset[str], jars: Sequence[Path]
-) -> tuple[list[str], dict[str, str], archive.Archive | None]:
-    java = find_java()
-    classes = gateway.class_path(jars, os.environ)
-    made = archive.archive_for(java, classes)
-    if archive.archive_mode() == "sync":
-        archive.make_now(made, sorted(groups))
-    options = [*compiler_options(settings), *archive.use_options(made)]
-    command = gateway.local_command(java, driver_memory(settings)[0], options)
-    env = _environment(str(java.home))
-    env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    env["CLASSPATH"] = os.pathsep.join(str(entry) for entry in classes)
-    env |= {"SPARK_LOCAL_IP": LOOPBACK, "SPARK_LOCAL_HOSTNAME": LOOPBACK}
-    # Without it workers import PySpark from its folder; with it from a zip file, uncompiled and slower.
-    env.pop("SPARK_HOME", None)
-    return command, env, made
-
-
-def _cluster_launch(
-    conf: Mapping[str, str], jars: Sequence[Path], scratch: Path
-) -> tuple[list[str], dict[str, str]]:
-    """By ``spark-submit``: the site's own defaults hold where nothing else is asked for."""
-    home = gateway.spark_home()
-    at_launch = {
-        "spark.driver.memory": conf["spark.driver.memory"],
-        "spark.driver.extraJavaOptions": " ".join(gateway.log_options()),
-    }
-    if jars:
-        at_launch["spark.jars"] = ",".join(jar.as_uri() for jar in jars)
-    properties = scratch / "launch.conf"
-    properties.write_text("".join(f"{key}={_escaped(value)}\n" for key, value in at_launch.items()))
-    script = home / "bin" / ("spark-submit.cmd" if os.name == "nt" else "spark-submit")
-    command = [str(script), "--load-spark-defaults", "--properties-file", str(properties)]
-    command += ["--master", conf["spark.master"], "pyspark-shell"]
-    env = _environment(str(find_java().home))
-    env.setdefault("PYSPARK_PYTHON", sys.executable)
-    env["SPARK_HOME"] = str(home)
-    if conf.get("spark.driver.host") == LOOPBACK:
-        env["SPARK_LOCAL_IP"] = LOOPBACK
-    return command, env
-
-
-def _environment(java_home: str) -> dict[str, str]:
-    ignored = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE")
-    env = {name: value for name, value in os.environ.items() if name not in ignored}
-    return {**env, "JAVA_HOME": java_home}
-
-
-def _escaped(value: str) -> str:
-    """For a Java properties file."""
-    return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
 class _Boot(threading.Thread):
@@ -286,9 +228,14 @@ def _attach(java: gateway.JavaProcess, conf: Mapping[str, str], worker_python: s
     conf_in_java = SparkConf(_jconf=context_in_java.getConf())
     with _environment_variables({"PYSPARK_PYTHON": worker_python}):
         context = SparkContext(conf=conf_in_java, gateway=link, jsc=context_in_java)
-    if before not in (signal.default_int_handler, signal.SIG_DFL, None):
-        _restore_interrupt(before)
+    # When Java dies this server would print a traceback; who waits for Java gets the error anyway.
+    context._accumulatorServer.handle_error = _nothing  # type: ignore[method-assign]
+    handle_interrupts(context, before)
     return SparkSession(context)
+
+
+def _nothing(*arguments: object, **named: object) -> None:
+    pass
 
 
 def _silence_loggers() -> None:
@@ -324,12 +271,6 @@ def _environment_variables(told: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _restore_interrupt(handler: Any) -> None:
-    """PySpark replaces the program's own Ctrl-C handler; only the main thread could, or can."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, handler)
 
 
 def _connect(settings: EngineSettings) -> _Running:
@@ -393,6 +334,7 @@ def _end(running: _Running | None) -> None:
             recording = archive.archive_mode().startswith(archive.RECORD)
             running.java.close(patience=archive.TRAINING_SECONDS if recording else 10)
             _forget_java()
+            restore_interrupts()
         os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
         if running.scratch is not None:
             shutil.rmtree(running.scratch, ignore_errors=True)

@@ -45,9 +45,9 @@ CAUSES = {
         " the following? [`id`]. line 1 pos 7",
     ),
     "a syntax error": (
-        "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'x': extra input 'x'. SQLSTATE: 42601 (line 1, pos 14)\n"
+        "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'x': extra input. SQLSTATE: 42601 (line 1, pos 14)\n"
         "\n== SQL ==\nselect * form x\n--------------^^^\n",
-        "[PARSE_SYNTAX_ERROR] Syntax error at or near 'x': extra input 'x'. (line 1, pos 14)",
+        "[PARSE_SYNTAX_ERROR] Syntax error at or near 'x': extra input. (line 1, pos 14)",
     ),
     "advice that would break the promise is left out": (
         "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` instead. If necessary set"
