@@ -132,7 +132,7 @@ def test_spark_reads_csv_by_the_dialect_it_was_written_in(
         "é☃",
         "N",
     ]
-    texts += ["'", '"', "\\'", '\\"', "#hash", "trailing ", "NaN", "null"]
+    texts += ["'", '"', "\\'", '\\"', "#hash", "trailing ", "NaN", "null", "nul\x00l"]
     rows = [{"id": number, "text": text} for number, text in enumerate(texts)]
     load_rows(LocalFilesTarget(tmp_path, "csv"), new_load(table, files=options), rows)
     assert query(spark, tmp_path, "SELECT id, text FROM t ORDER BY id", "csv") == rows

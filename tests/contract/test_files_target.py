@@ -7,7 +7,9 @@ import json
 import os
 import threading
 import uuid
+from contextlib import suppress
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.testing.loads import PIPELINE, TARGET, incremental, load_rows, new_load, prepare
+from ematix_flow.testing.samples import every_type, every_value
 
 ID = ColumnSpec("id", DataType("big_int"), primary_key=True)
 NAME = ColumnSpec("name", DataType("text"), nullable=True)
@@ -95,31 +98,39 @@ def test_a_polling_reader_never_sees_a_state_between(
     folder, stop, seen = root / "shop" / "orders", threading.Event(), set()
     problems: list[BaseException] = []
 
+    def count_rows(path: str) -> int:
+        if reader == "pyarrow":
+            return int(ds.dataset(path, format="parquet").count_rows())
+        with duckdb.connect() as engine:
+            return int(
+                engine.execute("SELECT count(*) FROM read_parquet(?)", [f"{path}/*.parquet"]).fetchall()[0][0]
+            )
+
     def poll() -> None:
         while not stop.is_set():
             try:
-                version = os.path.realpath(folder)  # one look at the table, as an opened reader has it
-                if reader == "duckdb":
-                    with duckdb.connect() as engine:
-                        count = engine.execute(
-                            "SELECT count(*) FROM read_parquet(?)", [f"{version}/*.parquet"]
-                        )
-                        seen.add(count.fetchall()[0][0])
-                else:
-                    seen.add(ds.dataset(version, format="parquet").count_rows())
+                seen.add(count_rows(os.path.realpath(folder)))  # one look at the link, then its version
             except BaseException as error:
                 problems.append(error)
                 return
 
-    poller = threading.Thread(target=poll)
-    poller.start()
+    def poll_the_link() -> None:
+        """Listed before and opened after a refresh, the old files are gone: an error, never a mixture."""
+        while not stop.is_set():
+            with suppress(FileNotFoundError, duckdb.IOException):
+                seen.add(count_rows(str(folder)))
+
+    pollers = [threading.Thread(target=poll), threading.Thread(target=poll_the_link)]
+    for poller in pollers:
+        poller.start()
     expected = {10}
     for turn in range(6):
         load_rows(target, new_load(TABLE, "truncate"), rows(0, 10), parts=2)
         load_rows(target, new_load(TABLE), rows(10, 15 + turn), parts=3)
         expected |= {10, 15 + turn}
     stop.set()
-    poller.join()
+    for poller in pollers:
+        poller.join()
     assert problems == []
     assert seen <= expected
 
@@ -350,7 +361,12 @@ def test_parquet_is_compressed_as_declared(root: Path, target: LocalFilesTarget,
     assert pq.read_metadata(file).row_group(0).column(0).compression == compression.upper()
 
 
-def test_small_batches_become_large_row_groups(root: Path, target: LocalFilesTarget) -> None:
+def test_small_batches_become_large_row_groups(
+    root: Path, target: LocalFilesTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ematix_flow.backends.objectstore import writers
+
+    monkeypatch.setattr(writers, "ROW_GROUP_ROWS", 100_500)
     prepare(target, TABLE)
     load = new_load(TABLE)
     staging = target.create_staging(load, TABLE.arrow_schema())
@@ -463,6 +479,22 @@ def test_ties_of_every_watermark_type_are_matched_in_every_format(
     mark = target.watermark(PIPELINE, TARGET, "mark")
     assert mark is not None
     assert mark.value == values[1]
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv", "json_lines", "orc"])
+def test_whole_rows_of_every_type_are_recognised_in_every_format(root: Path, format: str) -> None:
+    keyless = replace(
+        every_type(), columns=tuple(replace(c, primary_key=False) for c in every_type().columns)
+    )
+    rows = [{**row, "id": 1} for row in every_value()]
+    rows.append({**rows[3], "a_double": float("nan"), "a_float": float("inf"), "a_numeric": Decimal("1e-10")})
+    if format == "orc":
+        early = ("a_date", "a_timestamp", "a_timestamp_tz")
+        rows = [{**row, **dict.fromkeys(early)} for row in rows]
+    target = LocalFilesTarget(root, format)
+    assert incremental(target, keyless, "id", rows).rows_inserted == 5
+    assert incremental(target, keyless, "id", [*rows, rows[0], rows[4]]).rows_inserted == 2
+    assert incremental(target, keyless, "id", [*rows, rows[0], rows[4]]).rows_inserted == 0
 
 
 # ------------------------------------------------------------------ refusals
@@ -586,6 +618,18 @@ def test_a_dry_run_of_a_table_that_is_not_there_counts_and_leaves_no_table(
     assert applied.rows_inserted == 2
     assert target.inspect(TABLE) is None
     assert target.ledger(PIPELINE, TARGET) == []
+
+
+def test_a_dry_run_over_a_users_folder_counts_its_rows_and_leaves_it_alone(
+    root: Path, target: LocalFilesTarget
+) -> None:
+    folder = users_folder(root)
+    load = new_load(TABLE, "truncate", dry_run=True)
+    staging = target.create_staging(load, TABLE.arrow_schema())
+    part = staging.write("p", [pa.RecordBatch.from_pylist(rows(0, 3), schema=TABLE.arrow_schema())])
+    applied = target.apply(load, StagedRows(staging, (part,)))
+    assert (applied.rows_inserted, applied.rows_deleted) == (3, 2)
+    assert not folder.is_symlink()
 
 
 # ------------------------------------------------------------------ the backend

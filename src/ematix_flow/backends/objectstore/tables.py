@@ -96,20 +96,36 @@ class FilesTables:
         version = current_version(place)
         if version is not None:
             return version
-        files = users_files(place, self.format)
-        declared = {c.name: c for c in table.with_load_columns().columns}
-        found = self._layout_there(place, table)
-        if found is None:
-            layout = FileLayout(self.format, tuple(bare(c) for c in declared.values()))
-        else:
-            columns = tuple(bare(declared.get(c.name, c), nullable=True) for c in found.columns)
-            layout = replace(found, columns=columns)
-        facts = {file.name: FileFacts(count_rows(file.path, self.format, layout.csv)) for file in files}
-        path = link_files(place, files)
-        version = seal_version(place, path, None, TableState(place.name, layout, facts))
+        state = self._users_state(place, table)
+        if state is None:
+            columns = tuple(bare(c) for c in table.with_load_columns().columns)
+            state = TableState(place.name, FileLayout(self.format, columns))
+        path = link_files(place, users_files(place, self.format))
+        version = seal_version(place, path, None, state)
         publish(place, version)
         settle(place)
         return version
+
+    def look_at(self, place: Place, table: TableSpec) -> Version | None:
+        """What `ensure` would give, without making it; None when there is nothing."""
+        version = current_version(place)
+        if version is not None:
+            return version
+        state = self._users_state(place, table)
+        return Version(place.folder, state, place.folder) if state is not None else None
+
+    def _users_state(self, place: Place, table: TableSpec) -> TableState | None:
+        """The state that a user's own files will have; declared columns in their declared types."""
+        found = self._layout_there(place, table)
+        if found is None:
+            return None
+        declared = {c.name: c for c in table.with_load_columns().columns}
+        columns = tuple(bare(declared.get(c.name, c), nullable=True) for c in found.columns)
+        facts = {
+            file.name: FileFacts(count_rows(file.path, self.format, found.csv))
+            for file in users_files(place, self.format)
+        }
+        return TableState(place.name, replace(found, columns=columns), facts)
 
     def layout_of(self, load: Load) -> FileLayout:
         """How a load's files are laid out: beside files that stay, as those are."""

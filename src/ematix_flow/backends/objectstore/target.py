@@ -124,7 +124,8 @@ class LocalFilesTarget(Target):
         parts = [staging.read(part) for part in rows.parts]
         with told_of(place.folder, f"{load.table.label} is unchanged"):
             if load.dry_run:
-                return FilesLoad(place, load, staging, parts, current_version(place)).rehearse()
+                there = self._tables.look_at(place, load.table)
+                return FilesLoad(place, load, staging, parts, there).rehearse()
             with table_lock(place):
                 base = self._tables.ensure(place, load.table)
                 faults.point("apply.began")

@@ -46,14 +46,11 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 @dataclass(frozen=True)
 class Version:
-    """A version of a table, published or about to be."""
+    """A version of a table, published or about to be; or a user's own folder as if it were one."""
 
     path: Path
     state: TableState
-
-    @property
-    def data(self) -> Path:
-        return self.path / "data"
+    data: Path
 
 
 @contextmanager
@@ -85,7 +82,7 @@ def current_version(place: Place) -> Version | None:
     path = _linked_version(place)
     if path is None:
         return None
-    return Version(path, read_state(path))
+    return Version(path, read_state(path), path / "data")
 
 
 def is_current(place: Place, path: Path) -> bool:
@@ -123,7 +120,7 @@ def seal_version(place: Place, path: Path, base: Version | None, state: TableSta
     for folder, _, _ in os.walk(path):
         flush_to_disk(Path(folder))
     flush_to_disk(place.home)
-    return Version(path, state)
+    return Version(path, state, path / "data")
 
 
 def _replaced_by(base: Version | None) -> tuple[Replaced, ...]:

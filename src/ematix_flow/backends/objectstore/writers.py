@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE_BYTES = 256 * 1024 * 1024
-ROW_GROUP_ROWS = 131_072
+ROW_GROUP_ROWS = 524_288  # smaller ones cost a third more time and a fifth more space
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 BUFFERED_BYTES = 128 * 1024 * 1024  # in all open files together
 OPEN_FILES = 64
@@ -108,7 +108,10 @@ class _ParquetWriter(_ArrowWriter):
 
         self._rows: list[pa.RecordBatch] = []
         self._count = 0
-        return pq.ParquetWriter(self._sink, self._schema, compression=_COMPRESSION[layout.compression])
+        compression = _COMPRESSION[layout.compression]
+        return pq.ParquetWriter(
+            self._sink, self._schema, compression=compression, store_decimal_as_integer=True
+        )
 
     def write(self, batch: pa.RecordBatch) -> None:
         batch = self._stored(batch)
