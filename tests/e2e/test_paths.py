@@ -22,7 +22,7 @@ from ematix_flow import (
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import RowRejected, SchemaMismatch, SourceFailed, Unsupported
-from ematix_flow.normalize import lower, trim
+from ematix_flow.normalize import lower, parse_int, trim
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.testing.loads import load_rows, new_load
@@ -159,6 +159,18 @@ def test_normalisers_and_pre_transforms_are_computed_by_spark_between_two_system
     ).sync()
     assert result.path == "spark"
     assert sorted_rows(read_table(target, PEOPLE)) == [{"id": 1, "email": "b@x"}, {"id": 2, "email": None}]
+
+
+def test_a_value_that_a_marker_cannot_read_is_named_when_spark_computes(opened: Opened) -> None:
+    seeded(opened("source", "sqlite"), [{"id": 1, "email": "twelve", "seen": 1}])
+    target = opened("target", "duckdb")
+    number = ColumnSpec(
+        "email", DataType("integer"), nullable=True, normalizers=(parse_int(on_failure="error"),)
+    )
+    table = TableSpec("contract", "numbers", (ColumnSpec("id", DataType("big_int")), number))
+    with pytest.raises(RowRejected, match=r"'email'.*twelve"):
+        pipeline(table, "SELECT id, email FROM contract__raw").sync()
+    assert read_table(target, table) == []
 
 
 def test_an_incremental_append_skips_when_nothing_is_new_and_keeps_late_ties(opened: Opened) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from ematix_flow import errors
 from ematix_flow.engine.cache import spark_log
 from ematix_flow.engine.gateway import last_process
+from ematix_flow.strategies.functions.base import rejection_in
 
 _TRACEBACK = "Traceback (most recent call last):"
 _CAUSED_BY = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
@@ -70,7 +71,8 @@ def translate(error: BaseException, *, what: str, source: bool = False) -> error
     text = _text(error)
     refused = rejection_in(text)
     if refused is not None:
-        return errors.RowRejected(refused, next_step="mend it in the source, or give the marker another on_failure=")
+        hint = "mend it in the source, filter it in the SQL, or give the marker another on_failure="
+        return errors.RowRejected(refused, next_step=hint)
     ours = _revived(text)
     if ours is not None:
         return ours

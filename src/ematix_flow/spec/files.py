@@ -104,7 +104,8 @@ def _check_read_options(
         if key not in known:
             raise DeclarationError(f"{name}= has no option {key!r}.{did_you_mean(key, known)}", where=where)
         wanted = known[key]
-        if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        fits = isinstance(value, wanted) and not (wanted is int and isinstance(value, bool))
+        if not fits:
             raise DeclarationError(f"{name}= {key!r} is {_TYPE_NAMES[wanted]}, not {value!r}", where=where)
         if wanted is int and value < 1:
             raise DeclarationError(f"{name}= {key!r} must be 1 or more, not {value}", where=where)
