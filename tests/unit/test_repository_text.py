@@ -12,8 +12,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 FORBIDDEN = {
     "a path of one machine": r"(?<![\w.~-])/(?:work|root)/",
-    "a package registry's host": r"\b(?:pypi|pythonhosted|npmjs|repo1\.maven|repo\.maven\.apache|proxy\.golang"
-    r"|deb\.debian)\.org",
+    "a package registry's host": r"\b(?:pypi|pythonhosted|npmjs|repo1\.maven|repo\.maven\.apache"
+    r"|proxy\.golang|deb\.debian)\.org",
     "a tracker's number": r"\b(?:issue|ticket|pull request) ?#\d",
 }
 
