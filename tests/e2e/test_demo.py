@@ -66,12 +66,12 @@ def test_the_demo_tells_its_story_and_what_it_offers_next_works(tmp_path: Path) 
             "reports.customer_value": 10_000,
             "reports.daily_cash": 696,
         }.items():
-            assert warehouse.sql(f"SELECT count(*) FROM {table}").fetchone() == (rows,), table
+            assert warehouse.execute(f"SELECT count(*) FROM {table}").fetchone() == (rows,), table
         emails = "SELECT count(*) FILTER (email IS NULL), count(*) FILTER (email <> lower(trim(email)))"
-        assert warehouse.sql(f"{emails} FROM shop.customers").fetchone() == (198, 0)
+        assert warehouse.execute(f"{emails} FROM shop.customers").fetchone() == (198, 0)
         once = "SELECT count(*) - count(DISTINCT order_id) FROM shop.orders"
-        assert warehouse.sql(once).fetchone() == (0,)
-    lake = duckdb.sql(
+        assert warehouse.execute(once).fetchone() == (0,)
+    lake = duckdb.execute(
         f"SELECT count(*), count(DISTINCT order_id) FROM read_parquet('{folder}/lake/orders/**/*.parquet')"
     )
     assert lake.fetchone() == (100_500, 100_500)
@@ -87,4 +87,4 @@ def test_the_demo_tells_its_story_and_what_it_offers_next_works(tmp_path: Path) 
     assert mended.returncode == 0, mended.stderr
     assert statuses(mended.stdout) == {"payments": "succeeded", "daily_cash": "succeeded"}
     with duckdb.connect(str(folder / "warehouse.duckdb"), read_only=True) as warehouse:
-        assert warehouse.sql("SELECT count(*) FROM shop.payments").fetchone() == (20_300,)
+        assert warehouse.execute("SELECT count(*) FROM shop.payments").fetchone() == (20_300,)

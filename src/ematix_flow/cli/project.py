@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.errors import ConfigError, UsageError
+from ematix_flow.errors import UsageError
 from ematix_flow.graph.registry import Registry
 
 if TYPE_CHECKING:
@@ -41,18 +41,9 @@ def chosen_module(given: str | None) -> str:
 
 def known_module(given: str | None) -> str | None:
     """The module in force, or None when nothing names one."""
-    return given or os.environ.get(MODULE_VARIABLE) or setting("project", "module")
+    from ematix_flow.config.settings import text_setting
 
-
-def setting(table: str, key: str) -> str | None:
-    """A text of the project's ``.ematix-flow.toml``, or None."""
-    from ematix_flow.config import project_settings
-
-    value: Any = project_settings().get(table, {})
-    value = value.get(key) if isinstance(value, dict) else value
-    if value is None or isinstance(value, str):
-        return value
-    raise ConfigError(f"[{table}] {key} in .ematix-flow.toml is not text: {value!r}")
+    return given or os.environ.get(MODULE_VARIABLE) or text_setting("project", "module")
 
 
 def chosen_pipelines(
@@ -73,18 +64,9 @@ def chosen_pipelines(
 
 def read_run_log(url: str | None) -> RunLog:
     """The run log for a command that shows it: one that cannot be opened is an error."""
-    from ematix_flow.state.runlog import open_run_log
+    from ematix_flow.state.runlog import open_run_log, project_run_log
 
-    return open_run_log(run_log_url(url), env=os.environ, reading=True)
-
-
-def run_log_url(given: str | None) -> str | None:
-    """The option, or ``[run_log] url`` of the project where the environment is silent."""
-    from ematix_flow.state.runlog import PATH_VARIABLE, URL_VARIABLE
-
-    if given or os.environ.get(URL_VARIABLE) or os.environ.get(PATH_VARIABLE):
-        return given
-    return setting("run_log", "url")
+    return open_run_log(url or project_run_log(os.environ), env=os.environ, reading=True)
 
 
 def complete_pipelines(ctx: Any, args: list[str], incomplete: str) -> list[str]:

@@ -9,9 +9,19 @@ from typing import Any
 
 from ematix_flow.config.resolution import PROJECT_FILE
 from ematix_flow.config.toml_file import read_toml
+from ematix_flow.errors import ConfigError
 
 
 def project_settings(cwd: Path | None = None) -> Mapping[str, Any]:
     """``[engine]``, ``[run_log]`` and the like, as written; empty when there is no file."""
     file = read_toml((cwd or Path.cwd()) / PROJECT_FILE)
     return MappingProxyType({key: value for key, value in file.tables.items() if key != "connections"})
+
+
+def text_setting(table: str, key: str, cwd: Path | None = None) -> str | None:
+    """One text of those settings, as ``[project] module``; None when it is not there."""
+    found: Any = project_settings(cwd).get(table, {})
+    value = found.get(key) if isinstance(found, dict) else found
+    if value is None or isinstance(value, str):
+        return value
+    raise ConfigError(f"[{table}] {key} in {PROJECT_FILE} is not text: {value!r}")

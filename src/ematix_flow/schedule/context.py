@@ -12,7 +12,7 @@ from ematix_flow.config.settings import project_settings
 from ematix_flow.engine.settings import EngineSettings
 from ematix_flow.observe.listener import Listener
 from ematix_flow.schedule.run import RunContext
-from ematix_flow.state.runlog import open_run_log
+from ematix_flow.state.runlog import open_run_log, project_run_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,5 +45,6 @@ def run_context(
     trigger: str = "sync",
     slot: dt.datetime | None = None,
 ) -> Iterator[RunContext]:
-    with open_run_log(run_log, env=os.environ) as log:
+    """``run_log`` and ``engine`` win over the environment, and that over the project's file."""
+    with open_run_log(run_log or project_run_log(os.environ), env=os.environ) as log:
         yield RunContext(log, spark_starter(engine), listener or Listener(), trigger, slot)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ematix_flow.config.settings import text_setting
 from ematix_flow.errors import ConfigError, UsageError, did_you_mean
 from ematix_flow.spec.redaction import mask
 from ematix_flow.state.records import RunRecord, RunStatus
@@ -175,6 +176,11 @@ def open_run_log(url: str | None = None, *, env: Mapping[str, str], reading: boo
             raise
         warn_once(str(location), f"{unavailable.what}. Runs go on, but are not recorded")
         return NullRunLog(str(location), unavailable)
+
+
+def project_run_log(env: Mapping[str, str]) -> str | None:
+    """``[run_log] url`` of the project's file, for when neither an option nor the environment says."""
+    return None if env.get(URL_VARIABLE) or env.get(PATH_VARIABLE) else text_setting("run_log", "url")
 
 
 def run_log_location(url: str | None, env: Mapping[str, str]) -> RunLogLocation:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +10,7 @@ import typer
 from ematix_flow.cli.group import new_app
 from ematix_flow.cli.options import EngineOption, OutputOption, RunLogOption
 from ematix_flow.cli.output import Column, write_json, write_table
-from ematix_flow.cli.project import run_log_url
+from ematix_flow.cli.project import read_run_log
 from ematix_flow.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -54,10 +53,9 @@ def doctor(
 def _run_log(url: str | None) -> Finding:
     from ematix_flow.engine.doctor import Finding
     from ematix_flow.errors import ConfigError
-    from ematix_flow.state.runlog import open_run_log
 
     try:
-        with open_run_log(run_log_url(url), env=os.environ, reading=True) as log:
+        with read_run_log(url) as log:
             return Finding("run log", "ok", log.location)
     except ConfigError as error:
         return Finding("run log", "warn", error.what, error.next_step)

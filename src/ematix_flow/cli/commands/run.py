@@ -15,7 +15,7 @@ from ematix_flow.cli.options import (
     OutputOption,
     RunLogOption,
 )
-from ematix_flow.cli.project import chosen_pipelines, load_project, run_log_url
+from ematix_flow.cli.project import chosen_pipelines, load_project
 from ematix_flow.cli.results import exit_code, write_outcomes
 from ematix_flow.cli.watching import choose_view
 
@@ -75,9 +75,7 @@ def run(
             outcomes = dry_run_all(registry, chosen, engine, view)
         else:
             try:
-                with run_context(
-                    run_log=run_log_url(run_log), engine=engine, listener=view, trigger="cli"
-                ) as context:
+                with run_context(run_log=run_log, engine=engine, listener=view, trigger="cli") as context:
                     outcomes = run_dag(registry, chosen, context, before=view.started, after=view.finished)
             except Interrupted:
                 if output == "text" and view.outcomes:

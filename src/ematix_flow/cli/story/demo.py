@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _TEMPLATES = ("pipelines.py.txt", "shop_data.py", "project.toml", "gitignore", "README.md")
 _DATA = ("shop.db", "warehouse.duckdb", "warehouse.duckdb.wal", "lake", "run_log.db", ".ematix_flow")
-_RUN_LOG = "sqlite://run_log.db"
 
 
 class Demo:
@@ -123,7 +122,7 @@ class Demo:
         view = kind(names, stream=self.stream)
         with (
             view.shown(),
-            run_context(run_log=_RUN_LOG, engine=self.engine, listener=view, trigger="demo") as context,
+            run_context(engine=self.engine, listener=view, trigger="demo") as context,
         ):
             outcomes = run_dag(registry, names, context, before=view.started, after=view.finished)
         self.rounds.append(outcomes)
