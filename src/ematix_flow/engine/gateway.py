@@ -80,12 +80,17 @@ def class_path(jars: Sequence[Path], env: Mapping[str, str]) -> list[Path]:
     return [*own, *jars, *sites]
 
 
+# readers such as ORC's take the JVM's own zone, not the session's
+UTC_CLOCK = "-Duser.timezone=UTC"
+
+
 def local_command(java: JavaRuntime, memory: str, options: Sequence[str]) -> list[str]:
     """Java itself; the class path goes through the environment."""
     return [
         str(java.executable),
         f"-Xmx{memory}",
         "-XX:-UsePerfData",
+        UTC_CLOCK,
         *MODULE_OPTIONS,
         *log_options(),
         *options,

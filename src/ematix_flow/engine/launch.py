@@ -43,7 +43,7 @@ def cluster_launch(
     home = gateway.spark_home()
     at_launch = {
         "spark.driver.memory": conf["spark.driver.memory"],
-        "spark.driver.extraJavaOptions": " ".join(gateway.log_options()),
+        "spark.driver.extraJavaOptions": " ".join([gateway.UTC_CLOCK, *gateway.log_options()]),
     }
     if jars:
         at_launch["spark.jars"] = ",".join(jar.as_uri() for jar in jars)

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ematix_flow.engine import archive, jars
+from ematix_flow.engine.gateway import UTC_CLOCK
 from ematix_flow.engine.machine import memory_bytes
 from ematix_flow.engine.settings import Choice, EngineSettings
 from ematix_flow.spec.redaction import mask, mask_field
@@ -68,6 +69,8 @@ def session_conf(
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
         **SQL_CONF,
     }
+    if not settings.is_local:
+        conf["spark.executor.extraJavaOptions"] = UTC_CLOCK
     if settings.is_local and not env.get("SPARK_LOCAL_DIRS"):
         conf["spark.local.dir"] = str(scratch / "local")
     if settings.is_local or _is_loopback(settings.master):

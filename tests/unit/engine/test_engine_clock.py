@@ -1,0 +1,19 @@
+"""Every JVM of ours runs on UTC: file readers take the JVM's zone, not the session's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ematix_flow.engine.gateway import UTC_CLOCK, local_command
+from ematix_flow.engine.java import find_java
+from ematix_flow.engine.session_conf import session_conf
+from ematix_flow.engine.settings import EngineSettings
+
+
+def test_the_local_jvm_runs_on_utc() -> None:
+    assert UTC_CLOCK in local_command(find_java(), "1g", [])
+
+
+def test_executors_of_a_cluster_run_on_utc(tmp_path: Path) -> None:
+    conf = session_conf(EngineSettings.resolve(engine="spark://127.0.0.1:7077", env={}), (), tmp_path, {})
+    assert conf["spark.executor.extraJavaOptions"] == UTC_CLOCK
