@@ -567,6 +567,19 @@ def test_a_text_too_long_is_refused_and_not_cut(pg_database: str, backend: Postg
     assert sql(pg_database, "SELECT * FROM shop.orders") == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"), [("uuid", "not-a-uuid"), ("json", "{broken"), ("jsonb", "{broken")]
+)
+def test_text_that_is_no_uuid_or_json_names_its_column(
+    pg_database: str, backend: PostgresBackend, kind: str, text: str
+) -> None:
+    table = TableSpec("shop", "orders", (ColumnSpec("the code", DataType(kind)),))
+    with pytest.raises(RowRejected, match="column 'the code': invalid input syntax") as raised:
+        load_rows(backend, table, [{"the code": text}])
+    assert "unchanged" in str(raised.value)
+    assert sql(pg_database, "SELECT * FROM shop.orders") == []
+
+
 def test_a_user_who_may_not_write_is_told_to_ask_for_the_right(
     pg_database: str, backend: PostgresBackend, postgres: PostgresServer
 ) -> None:

@@ -10,6 +10,9 @@ import psycopg
 
 from ematix_flow.backends.postgres.address import Address, cannot_connect, settings
 
+# how soon the server notices that this machine is gone, and frees its locks: within two minutes
+_KEEPALIVE = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "6"}
+
 
 @contextmanager
 def control(address: Address, **extra: str) -> Iterator[psycopg.Connection[Any]]:
@@ -19,7 +22,7 @@ def control(address: Address, **extra: str) -> Iterator[psycopg.Connection[Any]]
     except (psycopg.OperationalError, psycopg.ProgrammingError) as error:
         raise cannot_connect(address, error) from error
     with closing(connection):
-        chosen = settings(connection.info.server_version)
+        chosen = settings(connection.info.server_version) | _KEEPALIVE
         calls = ", ".join(["set_config(%s, %s, false)"] * len(chosen))
         connection.execute(f"SELECT {calls}", [part for pair in chosen.items() for part in pair])
         yield connection

@@ -5,12 +5,16 @@ Which error class it becomes depends on the SQLSTATE and on whose SQL failed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TypeGuard
 
 from ematix_flow.backends.postgres.diagnosis import Diagnosis, diagnose
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed, TargetFailed
+from ematix_flow.spec.tables import TableSpec
 
+_NO_SUCH_TEXT = re.compile(r"invalid input syntax for type (json|uuid)\b")
+_STAGED_AS_TEXT = {"json": ("json", "jsonb"), "uuid": ("uuid",)}
 UNCHANGED = "the target is unchanged: its transaction was rolled back"
 _MEND = "mend the row in the source, filter it in the source SQL, or change the column's type"
 _LINE = 100
@@ -74,6 +78,17 @@ def blamed_on_source(error: FlowError) -> SourceFailed | None:
         f"PostgreSQL refused the source SQL: {found.sentence}",
         state=UNCHANGED,
         next_step=found.hint or "mend the SQL, or cast the column in it",
+    )
+
+
+def with_columns(error: RowRejected, table: TableSpec) -> RowRejected:
+    """A text that is no JSON or UUID is refused without its column: name those it can be."""
+    found = _NO_SUCH_TEXT.search(error.what)
+    names = [repr(c.name) for c in table.columns if found and c.type.kind in _STAGED_AS_TEXT[found[1]]]
+    if not names:
+        return error
+    return RowRejected(
+        f"column {' or '.join(names)}: {error.what}", state=error.state, next_step=error.next_step
     )
 
 

@@ -26,7 +26,7 @@ from ematix_flow.backends.postgres.address import Address
 from ematix_flow.backends.postgres.catalog import live_table
 from ematix_flow.backends.postgres.dialect import PostgresDialect
 from ematix_flow.backends.postgres.exact import exact_select
-from ematix_flow.backends.postgres.failures import UNCHANGED, blamed_on_source, is_conflict
+from ematix_flow.backends.postgres.failures import UNCHANGED, blamed_on_source, is_conflict, with_columns
 from ematix_flow.backends.postgres.lock import pipeline_lock
 from ematix_flow.backends.postgres.session import PostgresSession, open_session
 from ematix_flow.backends.postgres.staging import PostgresStaging
@@ -38,7 +38,7 @@ from ematix_flow.backends.postgres.staging_table import (
     staging_prefix,
 )
 from ematix_flow.backends.relational import STAGING_SCHEMA, RelationalTarget, SqlSession
-from ematix_flow.errors import FlowError, SourceFailed
+from ematix_flow.errors import FlowError, RowRejected, SourceFailed
 from ematix_flow.spec.tables import TableSpec
 
 if TYPE_CHECKING:
@@ -160,9 +160,11 @@ class PostgresTarget(RelationalTarget):
             return _retried(lambda _: super(PostgresTarget, self).apply(load, rows))
         except FlowError as error:
             blamed = blamed_on_source(error) if isinstance(rows, SameDatabaseRows) else None
-            if blamed is None:
-                raise
-            raise blamed from error.__cause__
+            if blamed is not None:
+                raise blamed from error.__cause__
+            if isinstance(error, RowRejected):
+                raise with_columns(error, load.table) from error.__cause__
+            raise
 
     def _exactly(self, load: Load, rows: SameDatabaseRows) -> SameDatabaseRows:
         with self.apply_session(load) as session:
