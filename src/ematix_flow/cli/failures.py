@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 import os
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
 from typing import TextIO
@@ -14,7 +15,7 @@ import typer
 
 from ematix_flow.cli.options import without_aliases
 from ematix_flow.cli.output import write_json
-from ematix_flow.cli.terminal import say, styled, write
+from ematix_flow.cli.terminal import say, styled, width_of, write
 from ematix_flow.errors import FlowError, Interrupted, UsageError
 from ematix_flow.spec.redaction import mask
 
@@ -41,11 +42,13 @@ def show(error: FlowError) -> None:
 
 def error_lines(error: FlowError, stream: TextIO) -> str:
     """The parts of an error, a line each, as the stream can show them."""
-    lines = [styled("error: ", "bold red", stream) + styled(error.what, "bold", stream)]
+    width = width_of(stream)
+    what = error.what if width is None else textwrap.fill(error.what, width - 7, subsequent_indent=" " * 7)
+    lines = [styled("error: ", "bold red", stream) + styled(what, "bold", stream)]
     parts = (
         ("where", str(error.where) if error.where else None),
         ("state", error.state),
-        ("next", error.next_step),
+        ("next", error.next_step),  # never folded: it may be a command to copy
     )
     for label, text in parts:
         if text:

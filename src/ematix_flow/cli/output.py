@@ -60,6 +60,12 @@ def render_table(columns: Sequence[Column], rows: Sequence[Sequence[object]], *,
     return "\n".join(lines)
 
 
+def table_width(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> int:
+    """How wide the table is when nothing in it is wrapped; further values of a row are left out."""
+    cells = [[_text(value) for value in row[: len(columns)]] for row in rows]
+    return sum(_widths(columns, cells, None)) + len(_GAP) * (len(columns) - 1)
+
+
 def write_json(value: Any) -> None:
     """One JSON document on stdout, with every text in it masked."""
     write(json.dumps(_masked(value), indent=2, ensure_ascii=False, default=str), sys.stdout)

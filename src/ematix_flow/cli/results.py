@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ematix_flow.cli.output import Column, count, render_table, status_column, write_json
-from ematix_flow.cli.terminal import write
+from ematix_flow.cli.output import Column, count, render_table, status_column, table_width, write_json
+from ematix_flow.cli.terminal import width_of, write
 from ematix_flow.errors import FlowError
 
 if TYPE_CHECKING:
@@ -35,7 +36,16 @@ def write_outcomes(outcomes: Sequence[Outcome], registry: Registry, *, as_json: 
 
 
 def outcome_table(outcomes: Sequence[Outcome], registry: Registry, *, stream: TextIO) -> str:
-    return render_table(_COLUMNS, [_row(outcome, registry) for outcome in outcomes], stream=stream)
+    """One line each. Where a terminal is too narrow for the reasons, they stand below the table."""
+    rows = [_row(outcome, registry) for outcome in outcomes]
+    width = width_of(stream)
+    table = render_table(_COLUMNS[:-1], [row[:-1] for row in rows], stream=stream)
+    reasons = [(row[0], row[-1]) for row in rows if row[-1]]
+    longest = max((len(str(reason)) for _, reason in reasons), default=0)
+    if width is None or table_width(_COLUMNS[:-1], rows) + longest + 2 <= width:
+        return render_table(_COLUMNS, rows, stream=stream)
+    below = [f"  {line}" for name, why in reasons for line in textwrap.wrap(f"{name}: {why}", width - 4)]
+    return "\n".join([table, "", *below]) if below else table
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:

@@ -121,7 +121,7 @@ class LiveView(RunView):
             "pipelines", total=len(names), detail=f"0 of {len(names)}", visible=len(names) > 1
         )
         self._task: TaskID | None = None
-        self._count, self._since = 0, 0.0
+        self._since = 0.0
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -146,12 +146,13 @@ class LiveView(RunView):
         self._progress.update(self._overall, completed=done, detail=f"{done} of {len(self._names)}")
 
     def stage_started(self, target: str, stage: str) -> None:
-        self._count, self._since = 0, time.monotonic()
+        self._since = time.monotonic()
         self._show(_STAGES.get(stage, stage))
 
     def rows(self, target: str, count: int) -> None:
-        seconds = max(time.monotonic() - self._since, 0.001)
-        self._show(f"{count:,} rows, {count / seconds:,.0f} a second")
+        if count:
+            seconds = max(time.monotonic() - self._since, 0.001)
+            self._show(f"{count:,} rows, {count / seconds:,.0f} a second")
 
     def _show(self, detail: str) -> None:
         if self._task is not None:

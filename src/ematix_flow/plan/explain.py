@@ -26,9 +26,9 @@ def describe_stage(stage: Stage, plan: TargetPlan) -> list[str]:
     if isinstance(stage, CopyRows):
         return [f"copy rows to staging with {_tasks(stage.tasks)}"]
     if isinstance(stage, TransformRows):
-        reader = "Spark reads the files" if stage.native else f"read with {_tasks(stage.tasks)}"
-        computed = "compute the projection in Spark SQL" if stage.projection else "nothing to compute"
-        return [f"{reader}, {computed}, write staging"]
+        reader = "Spark answers the SQL from files" if stage.native else f"read with {_tasks(stage.tasks)}"
+        computed = ["compute the projection in Spark SQL"] if stage.projection else []
+        return [", ".join([reader, *computed, "write staging"])]
     where = "inside the database" if stage.sql is not None else "from staging"
     verb = {"append": "insert the rows", "truncate": "replace every row"}.get(
         plan.target.mode, plan.target.mode

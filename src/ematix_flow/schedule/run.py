@@ -21,6 +21,7 @@ from ematix_flow.engine.results import RunResult, Status, TargetResult
 from ematix_flow.errors import (
     ConfigError,
     DeclarationError,
+    EngineError,
     FlowError,
     Interrupted,
     LoadError,
@@ -28,6 +29,7 @@ from ematix_flow.errors import (
     PlanError,
     RowRejected,
     ShrinkRefused,
+    SourceFailed,
 )
 from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.observe.listener import Listener
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
 
 # errors that the next attempt would meet again: waiting does not help
 _FINAL = (DeclarationError, ConfigError, PlanError, PipelineLocked, Interrupted, RowRejected, ShrinkRefused)
+
+# errors that only come up while nothing has been committed yet
+_BEFORE_COMMIT = (SourceFailed, RowRejected, ShrinkRefused, EngineError)
 
 
 @dataclass(frozen=True)
@@ -103,9 +108,11 @@ def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: int) -> R
         context.run_log.finish(str(run_id), "cancelled", error=stopped)
         raise stopped from None
     except Exception as error:
-        context.run_log.finish(str(run_id), "failed", error=error)
         if isinstance(error, FlowError):
             error.at(spec.where)
+            if error.state is None and isinstance(error, _BEFORE_COMMIT):
+                error.state = "the target is as before"
+        context.run_log.finish(str(run_id), "failed", error=error)
         raise
     failure = _failure(spec, result)
     _finish(context.run_log, run_id, result, failure)

@@ -114,6 +114,7 @@ def test_a_failure_stops_what_depends_on_it_and_nothing_else(flow, shop):
     assert statuses == [["orders", "failed"], ["apart", "succeeded"], ["notes", "not"]]
     assert "error: " in done.err
     assert "where: shop_pipelines.py:14" in done.err
+    assert "state: " in done.err
     assert "notes   not run: orders failed, and notes depends on it" in done.err
     assert len(loaded(shop)) == 3
 

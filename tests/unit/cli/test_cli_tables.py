@@ -8,7 +8,14 @@ import pytest
 
 from ematix_flow.cli.drawing import draw_graph
 from ematix_flow.cli.output import Column, render_table
+from ematix_flow.cli.results import outcome_table
 from ematix_flow.cli.terminal import styled
+from ematix_flow.errors import LoadError
+from ematix_flow.graph.registry import DeclaredPipeline, Registry
+from ematix_flow.schedule.dag import Outcome
+from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
 
 
 class Terminal(io.StringIO):
@@ -75,3 +82,23 @@ def test_a_graph_is_drawn_below_the_first_upstream():
         "    └─▶ d",
         "e",
     ]
+
+
+def test_reasons_stand_below_the_results_when_the_terminal_is_narrow(terminal, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    registry = Registry()
+    target = TargetSpec("w", TableSpec("s", "t", (ColumnSpec("n", DataType("text")),)))
+    for name in ("a", "b"):
+        spec = PipelineSpec(name, "m:f", (target,))
+        registry.add_pipeline(DeclaredPipeline(spec, print, None))
+    outcomes = [
+        Outcome("a", "failed", error=LoadError("a value of this column is longer than it may be")),
+        Outcome("b", "not_run", reason="a failed, and b depends on it"),
+    ]
+    lines = outcome_table(outcomes, registry, stream=terminal).splitlines()
+    assert "reason" not in lines[0]
+    assert lines[-2:] == [
+        "  a: a value of this column is longer than it may be",
+        "  b: a failed, and b depends on it",
+    ]
+    assert outcome_table(outcomes, registry, stream=io.StringIO()).splitlines()[0].endswith("reason")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
-from ematix_flow.cli.terminal import styled
+from ematix_flow.cli.terminal import styled, width_of
 from ematix_flow.cli.watching import LineView, LiveView, RunView
 
 if TYPE_CHECKING:
@@ -15,8 +16,10 @@ class _ShortPlans(RunView):
     def planned(self, plan: Plan) -> None:
         head, *rest = short_plan(plan)
         self.talk(styled(head, "bold", self.stream))
+        width = width_of(self.stream)
         for line in rest:
-            self.talk(styled(line, "dim", self.stream))
+            folded = line if width is None else textwrap.fill(line, width, subsequent_indent=" " * 9)
+            self.talk(styled(folded, "dim", self.stream))
 
 
 class DemoLineView(_ShortPlans, LineView):
