@@ -36,7 +36,8 @@ def test_csv_files_are_loaded_into_duckdb_and_summed(example: Path, spark: Spark
     assert main(["run", "--all", "--module", "pipelines"]) == 0
     with duckdb.connect(str(example / "warehouse.duckdb"), read_only=True) as warehouse:
         sold = warehouse.execute("SELECT product, amount::text FROM sales.sales ORDER BY sale_id").fetchall()
-        days = warehouse.execute("SELECT day::text, amount::text FROM sales.daily_sales ORDER BY 1").fetchall()
+        found = warehouse.execute("SELECT day::text, amount::text FROM sales.daily_sales ORDER BY 1")
+        days = found.fetchall()
     assert sold == [("teapot", "24.90"), ("cup", "7.50"), ("kettle", "39.00")]
     assert days == [("2026-01-05", "32.40"), ("2026-01-06", "39.00")]
 
