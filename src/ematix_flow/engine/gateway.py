@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import struct
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -109,14 +107,13 @@ class JavaProcess:
 
     process: subprocess.Popen[bytes]
     log: Path
-    _folder: Path
+    _told: Path
     _log_from: int
 
     def connection(self) -> tuple[int, str]:
         """Port and secret of its Py4J server."""
-        told = self._folder / "connection"
         until = time.monotonic() + START_SECONDS
-        while not told.exists():
+        while not self._told.exists():
             if self.process.poll() is not None:
                 raise self.failure(
                     f"Spark's Java process ended at once (exit code {self.process.returncode})"
@@ -124,8 +121,8 @@ class JavaProcess:
             if time.monotonic() > until:
                 raise self.failure(f"Spark's Java process did not come up in {START_SECONDS} seconds")
             time.sleep(0.02)
-        content = told.read_bytes()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        content = self._told.read_bytes()
+        self._told.unlink()  # the secret is not needed a second time
         port, length = struct.unpack_from(">ii", content)
         return port, content[8 : 8 + length].decode()
 
@@ -170,7 +167,6 @@ class JavaProcess:
 
     def close(self, patience: float = 10) -> None:
         """Ask it to end, then insist. Returns when it is gone."""
-        shutil.rmtree(self._folder, ignore_errors=True)
         if self.process.stdin is not None:
             try:
                 self.process.stdin.close()
@@ -186,15 +182,14 @@ class JavaProcess:
         self.process.wait()
 
 
-def start_java(command: Sequence[str], env: Mapping[str, str], log: Path) -> JavaProcess:
-    """Start it with everything it says going to ``log``, out of reach of the terminal's Ctrl-C."""
+def start_java(command: Sequence[str], env: Mapping[str, str], log: Path, scratch: Path) -> JavaProcess:
+    """Start it with everything it says going to ``log``, out of reach of the terminal's Ctrl-C.
+
+    It tells its port and secret in a file of ``scratch``, a folder that only we can read.
+    """
     global _last
-    folder = Path(tempfile.mkdtemp(prefix="ematix-flow-"))
-    environment = {
-        **env,
-        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "connection"),
-        "SPARK_CONNECT_MODE": "0",
-    }
+    told = scratch / "connection"
+    environment = {**env, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told), "SPARK_CONNECT_MODE": "0"}
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     log_from = os.fstat(descriptor).st_size
     try:
@@ -207,11 +202,10 @@ def start_java(command: Sequence[str], env: Mapping[str, str], log: Path) -> Jav
             start_new_session=True,
         )
     except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
         raise SparkFailed(f"{command[0]} does not start: {error.strerror}") from error
     finally:
         os.close(descriptor)
-    started = JavaProcess(process, log, folder, log_from)
+    started = JavaProcess(process, log, told, log_from)
     with _last_lock:
         _last = started
     return started

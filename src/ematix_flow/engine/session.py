@@ -16,7 +16,6 @@ import shutil
 import signal
 import sys
 import sysconfig
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from ematix_flow.engine.failures import translate
 from ematix_flow.engine.interrupts import handle_interrupts, restore_interrupts
 from ematix_flow.engine.jars import jars_for
 from ematix_flow.engine.launch import cluster_launch, local_launch
+from ematix_flow.engine.scratch import new_scratch
 from ematix_flow.engine.session_conf import SQL_CONF, describe, session_conf
 from ematix_flow.engine.settings import Choice, EngineSettings
 from ematix_flow.engine.shipping import package_zip
@@ -126,7 +126,7 @@ def _start(settings: EngineSettings, groups: frozenset[str]) -> _Running:
     log = spark_log()
     drop_old_logs()
     jars = jars_for(sorted(groups))
-    scratch = Path(tempfile.mkdtemp(prefix="ematix-flow-spark-"))
+    scratch = new_scratch()
     made: archive.Archive | None = None
     java: gateway.JavaProcess | None = None
     try:
@@ -135,7 +135,7 @@ def _start(settings: EngineSettings, groups: frozenset[str]) -> _Running:
             command, env, made = local_launch(settings, groups, jars)
         else:
             command, env = cluster_launch(conf, jars, scratch)
-        java = gateway.start_java(command, env, log)
+        java = gateway.start_java(command, env, log, scratch)
         session = _attach(java, conf, env["PYSPARK_PYTHON"])
     except BaseException as error:
         if java is not None:

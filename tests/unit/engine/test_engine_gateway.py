@@ -28,7 +28,7 @@ sys.stdin.read()
 
 
 def start(program: str, tmp_path: Path) -> JavaProcess:
-    return start_java([sys.executable, "-c", program], os.environ, tmp_path / "spark.log")
+    return start_java([sys.executable, "-c", program], os.environ, tmp_path / "spark.log", tmp_path)
 
 
 def test_port_and_secret_are_read_and_what_it_says_goes_to_the_log(
@@ -41,6 +41,7 @@ def test_port_and_secret_are_read_and_what_it_says_goes_to_the_log(
     assert capfd.readouterr() == ("", "")
     assert set(java.log.read_text().split()) == {"chatter", "more"}
     assert java.log.stat().st_mode & 0o077 == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["spark.log"]  # the secret is gone
 
 
 def test_a_process_that_ends_at_once_is_told_with_its_own_words(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_a_process_that_ends_at_once_is_told_with_its_own_words(tmp_path: Path) 
 
 def test_a_program_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SparkFailed, match="does not start"):
-        start_java([str(tmp_path / "java")], {}, tmp_path / "spark.log")
+        start_java([str(tmp_path / "java")], {}, tmp_path / "spark.log", tmp_path)
 
 
 def test_a_process_that_does_not_listen_to_its_input_is_ended_anyway(tmp_path: Path) -> None:
