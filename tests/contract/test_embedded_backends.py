@@ -22,7 +22,8 @@ from ematix_flow.errors import (
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
-from ematix_flow.testing.loads import incremental, load_rows, new_load, prepare
+from ematix_flow.strategies.ranges import restrict
+from ematix_flow.testing.loads import PIPELINE, TARGET, incremental, load_rows, new_load, prepare
 from ematix_flow.testing.samples import every_type, every_value
 from tests.contract.embedded_setup import (
     EVENTS,
@@ -444,9 +445,26 @@ def test_a_watermark_of_each_type_finds_its_way_back(
     for end in (2, 3, 3):
         rows = [{"w": value, "n": number} for number, value in enumerate(values[:end])]
         incremental(target_of(backend), table, "w", rows)
-    found = target_of(backend).watermark("contract", "contract:target", "w")
+    found = target_of(backend).watermark(PIPELINE, TARGET, "w")
     assert found == Watermark("w", data_type, values[2])
     assert sorted(row["n"] for row in read_table(backend, table)) == [0, 1, 2]
+
+
+@EACH
+def test_an_incremental_load_inside_one_database_loses_no_tie(
+    kind: str, backend: Backend, path: Path
+) -> None:
+    run_sql(kind, path, 'CREATE TABLE raw ("at" TIMESTAMP, what VARCHAR)')
+    run_sql(kind, path, "INSERT INTO raw VALUES ('2024-01-01 10:00:00', 'a'), ('2024-01-01 09:00:00', 'old')")
+    inserted = []
+    for more in ("", "('2024-01-01 10:00:00', 'tie'), ('2024-01-01 11:00:00', 'new')", ""):
+        if more:
+            run_sql(kind, path, f"INSERT INTO raw VALUES {more}")
+        low = target_of(backend).watermark(PIPELINE, TARGET, "at")
+        bounds = SourceRange("at", low)
+        sql = restrict('SELECT "at", what FROM raw', bounds, target_of(backend).dialect)  # type: ignore[attr-defined]
+        inserted.append(compute(backend, sql, EVENTS, range=bounds, batch_key=None).rows_inserted)
+    assert inserted == [2, 2, 0]
 
 
 # ------------------------------------------------------------------ the rest of a backend

@@ -249,14 +249,15 @@ with target.lock(PIPELINE, TARGET, uuid.uuid4()):
 """
 
 
-def _run(kind: str, path: Path, what: str, **environment: str) -> subprocess.Popen[str]:
+def _process(code: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
     root = Path(__file__).parents[2]
     paths = os.pathsep.join([str(root), str(root / "src")])
     return subprocess.Popen(
-        [sys.executable, "-c", RUN, kind, str(path), what],
+        [sys.executable, "-c", code, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": paths, **environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
 
@@ -265,7 +266,7 @@ def _run(kind: str, path: Path, what: str, **environment: str) -> subprocess.Pop
 def test_a_second_process_of_the_pipeline_is_locked_out_until_the_first_dies(
     kind: str, backend: Backend, path: Path
 ) -> None:
-    first = _run(kind, path, "wait")
+    first = _process(RUN, kind, path, "wait")
     try:
         assert first.stdout is not None
         first.stdout.readline()
@@ -292,7 +293,7 @@ def test_a_killed_load_is_there_whole_or_not_at_all(
 ) -> None:
     load_rows(target_of(backend), new_load(SMALL), named(100, 103))
     before = len(target_of(backend).ledger(PIPELINE, TARGET))
-    killed = _run(kind, path, "load", EMATIX_FLOW_FAULT=f"{point}=kill")
+    killed = _process(RUN, kind, path, "load", EMATIX_FLOW_FAULT=f"{point}=kill")
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL
     assert read_table(backend, SMALL) == (named(0, 7) if survives else named(100, 103))
@@ -302,6 +303,37 @@ def test_a_killed_load_is_there_whole_or_not_at_all(
         load_rows(target_of(backend), new_load(SMALL, "truncate"), named(0, 9))
     assert len(read_table(backend, SMALL)) == 9
     assert not any((path.parent / ".ematix_flow" / "staging").iterdir())
+
+
+LONG = """
+import sys
+from pathlib import Path
+from tests.contract.embedded_setup import backend_at, target_of
+counted = {
+    "sqlite": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(i) FROM n",
+    "duckdb": "SELECT sum(a.i * b.i) FROM range(10000000) a (i), range(10000000) b (i)",
+}[sys.argv[1]]
+target = target_of(backend_at(sys.argv[1], Path(sys.argv[2])))
+target.run_sql("CREATE TABLE t (x BIGINT)")
+print("begun", flush=True)
+target.run_sql(f"INSERT INTO t {counted}")
+"""
+
+
+@EACH
+@pytest.mark.fault
+def test_ctrl_c_ends_a_long_statement(kind: str, path: Path) -> None:
+    process = _process(LONG, kind, path)
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    try:
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert "KeyboardInterrupt" in errors
+    assert run_sql(kind, path, "SELECT count(*) FROM t") == [(0,)]
 
 
 # ------------------------------------------------------------------ no permission

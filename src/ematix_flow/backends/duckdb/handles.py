@@ -21,7 +21,7 @@ from ematix_flow.backends.duckdb.dialect import catalog_name
 from ematix_flow.backends.embedded import UNCHANGED, DatabaseFile
 from ematix_flow.errors import CannotConnect, FlowError, TargetFailed, Unsupported
 
-WAIT_SECONDS = 10.0  # for another process
+WAIT_SECONDS = 10.0  # for another process, and for readers of this one
 QUEUE_SECONDS = 600.0  # for another load of this process
 _PAUSE = 0.1
 _HOLDER = re.compile(r"Conflicting lock is held in (.*?) \(PID (\d+)\)")
@@ -48,6 +48,8 @@ def connected(file: DatabaseFile, *, write: bool) -> Iterator[duckdb.DuckDBPyCon
         cursor = handle.connection.cursor()
         try:
             cursor.execute("SET TimeZone = 'UTC'")
+            if not write:  # one moment for all that is read, also where a handle could write
+                cursor.execute("BEGIN TRANSACTION READ ONLY")
             yield cursor
         finally:
             cursor.close()
@@ -73,8 +75,9 @@ def _acquire(file: DatabaseFile, write: bool) -> tuple[str, _Handle]:
                 key = file.identity()  # a file that was not there has one only now
                 _handles[key] = handle
             elif write and (handle.read_only or handle.writing):
-                if waited >= QUEUE_SECONDS:
-                    raise _queued_too_long(file)
+                patience = QUEUE_SECONDS if handle.writing else WAIT_SECONDS
+                if waited >= patience:
+                    raise _queued_too_long(file, patience)
                 _changed.wait(_PAUSE)
                 continue
             handle.users += 1
@@ -135,11 +138,11 @@ def cannot_open(error: duckdb.Error, file: DatabaseFile, write: bool) -> FlowErr
     return CannotConnect(f"connection {file.connection!r}: {what}", state=_state(write), next_step=step)
 
 
-def _queued_too_long(file: DatabaseFile) -> TargetFailed:
+def _queued_too_long(file: DatabaseFile, seconds: float) -> TargetFailed:
     return TargetFailed(
-        f"{file.path} has been in use by this process for {QUEUE_SECONDS:g} s",
+        f"{file.path} is in use by another part of this very process, for {seconds:g} s now",
         state=UNCHANGED,
-        next_step="wait until the other load has ended, then run it again",
+        next_step="wait until the other load or query has ended, then run it again",
     )
 
 

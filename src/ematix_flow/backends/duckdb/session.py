@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +20,7 @@ _FAILURE_OF_A_ROW = (duckdb.ConstraintException, duckdb.DataError)
 _ROW_ERRORS = ("Conversion Error", "Out of Range Error")  # as Arrow's stream reports them
 _KIND = re.compile(r"^[A-Za-z ]+ Error: ")
 _SHOWN = 600
+_PAUSE = 0.05
 
 
 class DuckDBSession(SqlSession):
@@ -29,20 +31,49 @@ class DuckDBSession(SqlSession):
 
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> int:
         with failing_as(lambda error: target_error(error, self.file)):
-            done = self.connection.execute(sql, dict(params) if params else None)
-            named = [column[0] for column in done.description or ()]
-            row = done.fetchone() if named == ["Count"] else None
+            self._run(sql, params)
+            named = [column[0] for column in self.connection.description or ()]
+            row = self.connection.fetchone() if named == ["Count"] else None
             return int(row[0]) if row else 0
 
     def fetch(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         with failing_as(lambda error: target_error(error, self.file)):
-            return self.connection.execute(sql, dict(params) if params else None).fetchall()
+            self._run(sql, params)
+            return self.connection.fetchall()
+
+    def _run(self, sql: str, params: Mapping[str, Any] | None) -> None:
+        """In a thread of its own when Ctrl-C may come: DuckDB hears it only between two tasks."""
+        values = dict(params) if params else None
+        if threading.current_thread() is not threading.main_thread():
+            self.connection.execute(sql, values)
+            return
+        done = threading.Event()  # not Thread.join: interrupted, that takes a running thread for dead
+        failed: list[Exception] = []
+
+        def run() -> None:
+            try:
+                self.connection.execute(sql, values)
+            except Exception as error:
+                failed.append(error)
+            finally:
+                done.set()
+
+        threading.Thread(target=run, name="duckdb-statement", daemon=True).start()
+        try:
+            done.wait()
+        finally:
+            while not done.is_set():
+                self.connection.interrupt()
+                done.wait(_PAUSE)
+        if failed:
+            raise failed[0]
 
     def begin(self) -> None:
         self.execute("BEGIN TRANSACTION")
 
     def commit(self) -> None:
-        self.execute("COMMIT")
+        with failing_as(lambda error: target_error(error, self.file)):  # never interrupted half way
+            self.connection.execute("COMMIT")
 
     def rollback(self) -> None:
         try:
@@ -77,8 +108,8 @@ def reading(file: DatabaseFile) -> Iterator[DuckDBSession]:
 
 
 @contextmanager
-def failing_as(translate: Any) -> Iterator[None]:
-    """DuckDB's errors by ``translate``; its word for Ctrl-C is an ordinary RuntimeError."""
+def failing_as(translate: Callable[[duckdb.Error], FlowError]) -> Iterator[None]:
+    """DuckDB's errors by ``translate``; its word for a Ctrl-C it heard is an ordinary RuntimeError."""
     try:
         yield
     except duckdb.Error as error:

@@ -56,6 +56,8 @@ def _cast_column(found: pa.Array, data_type: DataType) -> pa.Array | None:
         return found.cast(wanted) if pc.all(pc.is_in(found, pa.array([0, 1, None]))).as_py() else None
     if kind in ("text", "json", "jsonb") and t.is_string(found.type):
         return found
+    if kind == "string" and t.is_string(found.type):
+        return found if (pc.max(pc.utf8_length(found)).as_py() or 0) <= (data_type.length or 0) else None
     if kind == "bytes" and t.is_binary(found.type):
         return found
     if kind == "date" and t.is_string(found.type):

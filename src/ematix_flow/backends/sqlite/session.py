@@ -21,6 +21,8 @@ from ematix_flow.strategies.functions import sqlite as functions
 from ematix_flow.strategies.functions.base import rejection_in
 
 BUSY_SECONDS = 30.0
+_CACHE_KIB = 64 << 10  # keys that come in no order touch many pages of an index
+_STEPS_BETWEEN_LOOKS = 100_000
 Opened = tuple[sqlite3.Connection, list[RowRejected]]  # a connection, and what our function refused on it
 _CONSTRAINT = re.compile(r"(NOT NULL|UNIQUE|CHECK|FOREIGN KEY) constraint failed(?:: (.*))?", re.DOTALL)
 _NAMED = re.compile(r'near "(.+)": syntax error|no such (?:column|table|function): (.+)', re.DOTALL)
@@ -67,6 +69,7 @@ class SQLiteSession(SqlSession):
 def writing(file: DatabaseFile) -> Iterator[SQLiteSession]:
     file.require_folder()
     with _open(file, "rwc") as opened:
+        opened[0].execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         yield SQLiteSession(opened, file)
 
 
@@ -102,9 +105,15 @@ def _open(file: DatabaseFile, mode: str | None) -> Iterator[Opened]:
             connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
         except sqlite3.Error as error:
             raise _locked(file) if "locked" in str(error) else cannot_open(error, file) from error
+        # a long statement looks up now and then, so that Ctrl-C is heard
+        connection.set_progress_handler(_go_on, _STEPS_BETWEEN_LOOKS)
         canonical.register(connection, failures)
         functions.register(connection)
         yield connection, failures
+
+
+def _go_on() -> int:
+    return 0
 
 
 def _uri(path: str, mode: str) -> str:
@@ -125,6 +134,7 @@ def cannot_open(error: sqlite3.Error, file: DatabaseFile) -> CannotConnect:
 def target_error(error: sqlite3.Error, file: DatabaseFile, failures: list[RowRejected]) -> FlowError:
     """What went wrong while writing; the open transaction is rolled back."""
     text = str(error)
+    _heed_interruption(text)
     refused = _refused(text, failures)
     if refused is not None:
         refused.state = UNCHANGED
@@ -147,6 +157,7 @@ def source_error(
 ) -> FlowError:
     """What went wrong while reading, with the place in the SQL where it can be told."""
     text = str(error)
+    _heed_interruption(text)
     refused = _refused(text, failures)
     if refused is not None:
         return refused
@@ -161,6 +172,12 @@ def source_error(
         f"SQLite on connection {file.connection!r} says: {text}{_position(text, sql)}",
         next_step="correct the source SQL",
     )
+
+
+def _heed_interruption(text: str) -> None:
+    """What SQLite makes of a Ctrl-C that it heard in mid-statement."""
+    if text == "interrupted":
+        raise KeyboardInterrupt
 
 
 def _refused(text: str, failures: list[RowRejected]) -> RowRejected | None:
