@@ -11,9 +11,9 @@ CONTESTANTS = {
     FLOW: "ematix-flow",
     "jdbc": "Spark JDBC, as written",
     "jdbc-tuned": "Spark JDBC, tuned",
-    "jdbc-parquet": "Spark JDBC to Parquet, read by DuckDB",
+    "jdbc-parquet": "Spark JDBC, Parquet, DuckDB",
     DRIVER: "drivers alone",
-    "pipe": "COPY to COPY, bytes passed on",
+    "pipe": "COPY to COPY",
 }
 _EVERYWHERE = (FLOW, "jdbc", "jdbc-tuned", DRIVER)
 

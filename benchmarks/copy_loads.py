@@ -24,6 +24,7 @@ from benchmarks.rivals import rival_jars, rival_versions
 
 WORK = DATA / "work"
 START_SECONDS = 600.0
+REPEATED_BELOW_SECONDS = 300.0
 
 
 def new_folder(name: str) -> Path:
@@ -62,6 +63,11 @@ def order(contestants: Sequence[str], rounds: int, seed: int) -> list[tuple[int,
     return turns
 
 
+def settled(run: Run) -> bool:
+    """Whether another round would add nothing: it is wrong, beyond the limit, or so long that it is sure."""
+    return bool(run.problem) or run.over_limit or (run.load_seconds or 0.0) > REPEATED_BELOW_SECONDS
+
+
 def _run_case(case: Case, places: Places, settings: Settings, say: Callable[[str], None]) -> Result:
     names = [n for n in case.contestants if settings.contestants is None or n in settings.contestants]
     say(f"{case.title}: filling the source with {settings.rows:,} rows")
@@ -75,8 +81,8 @@ def _run_case(case: Case, places: Places, settings: Settings, say: Callable[[str
     facts, about = machine_facts(), versions(**rival_versions([case.source, case.target]))
     runs: list[Run] = []
     for number, name in order(names, settings.repeat, settings.seed):
-        if any(run.contestant == name and (run.over_limit or run.problem) for run in runs):
-            continue  # it would not finish or be right the next time either
+        if any(run.contestant == name and settled(run) for run in runs):
+            continue
         run = _verified_run(name, number, case, source, expected, jars, places, settings)
         runs.append(run)
         say(f"  round {number}, {CONTESTANTS[name]}: {_outcome(run)}")

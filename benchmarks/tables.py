@@ -68,6 +68,8 @@ def remarks(result: Result) -> list[str]:
             told.append(f"{name}: disqualified, {s.problem}")
         if s.over_limit:
             told.append(f"{name}: stopped after {result.limit_seconds:g} s and not tried again")
+        elif s.best is not None and s.runs < max(run.round for run in result.runs):
+            told.append(f"{name}: {s.runs} round only, as it takes so long")
         told += [f"{name}: {note}" for note in s.notes]
     return told
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.copy_loads import order, timed
+from benchmarks.copy_loads import order, settled, timed
 from benchmarks.job import Job, read_marks
 from benchmarks.places import Place
 from benchmarks.process import Ended, environment, last_words, measured, readable, within
 from benchmarks.process_tree import descendants, parent_of, resident_bytes
+from benchmarks.results import Run
 
 
 def test_a_command_with_brackets_and_spaces_does_not_hide_the_parent() -> None:
@@ -36,6 +37,19 @@ def test_every_round_has_every_contestant_once_in_an_order_that_the_seed_decides
     for number in range(1, 6):
         assert sorted(name for turn, name in turns if turn == number) == sorted(names)
     assert len({tuple(name for turn, name in turns if turn == n) for n in range(1, 6)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("run", "enough"),
+    [
+        (Run("jdbc", 1, load_seconds=20.0), False),
+        (Run("jdbc", 1, load_seconds=400.0), True),
+        (Run("jdbc", 1, over_limit=True), True),
+        (Run("jdbc", 1, problem="failed"), True),
+    ],
+)
+def test_what_is_wrong_or_very_long_is_not_measured_again(run: Run, enough: bool) -> None:
+    assert settled(run) is enough
 
 
 def job(tmp_path: Path) -> Job:

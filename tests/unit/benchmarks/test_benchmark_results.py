@@ -69,6 +69,11 @@ def test_who_was_stopped_or_disqualified_says_why() -> None:
     ]
 
 
+def test_a_contestant_with_fewer_rounds_than_the_others_says_so() -> None:
+    measured = result(*FLOW, Run("jdbc", 1, 1.0, 400.0, 401.0))
+    assert remarks(measured) == ["Spark JDBC, as written: 1 round only, as it takes so long"]
+
+
 def test_a_result_survives_the_way_through_json() -> None:
     noted = Run(
         "flow", 1, 1.0, 2.0, 3.0, 1.5, 4, notes=("o_orderdate arrived as TEXT",), details={"path": "copy"}
