@@ -1,8 +1,7 @@
 """The one Spark session of this process: started when first asked for, reused, stopped at the end.
 
 With `interrupts`, the only module that touches Py4J, ``SparkContext`` or anything else which Spark Connect
-does not have.
-A local start overlaps: Java boots and builds its session while Python is still importing PySpark.
+does not have. A local start overlaps: Java boots and builds its session while Python still imports PySpark.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from ematix_flow.engine.failures import translate
 from ematix_flow.engine.interrupts import handle_interrupts, restore_interrupts
 from ematix_flow.engine.jars import jars_for
 from ematix_flow.engine.launch import cluster_launch, local_launch
+from ematix_flow.engine.reachable import require_reachable
 from ematix_flow.engine.scratch import new_scratch
 from ematix_flow.engine.session_conf import SQL_CONF, describe, session_conf
 from ematix_flow.engine.settings import Choice, EngineSettings
@@ -75,14 +75,17 @@ def spark_session(settings: EngineSettings, *, jar_groups: Sequence[str] = ()) -
     global _running
     with _lock:
         groups = frozenset(jar_groups)
-        if _running is not None and _running.alive and _running.owner == os.getpid():
+        _refuse_in_a_forked_child()
+        if _running is not None and _running.alive:
             if _launched_with(_running.settings) == _launched_with(settings):
                 if groups <= _running.groups:
                     _share_import_path(_running)
                     return _running.session
                 groups |= _running.groups
             _refuse_while_busy(_running, groups)
-        _end(_running)
+        running, _running = _running, None
+        _end(running, train=False)
+        require_reachable(settings.master)
         _running = _connect(settings) if settings.is_connect else _start(settings, groups)
         return _running.session
 
@@ -103,6 +106,14 @@ def _launched_with(settings: EngineSettings) -> tuple[object, ...]:
         tuple(sorted(settings.conf.items())),
         settings.purpose,
     )
+
+
+def _refuse_in_a_forked_child() -> None:
+    if _running is not None and _running.owner != os.getpid():
+        raise EngineError(
+            "Spark was started before this process was forked, and belongs to its parent",
+            next_step='start Spark in the child only, or start processes with the method "spawn"',
+        )
 
 
 def _refuse_while_busy(running: _Running, groups: frozenset[str]) -> None:
@@ -287,6 +298,7 @@ def _connect(settings: EngineSettings) -> _Running:
             session.conf.set(key, value)
         session.addArtifacts(str(package_zip()), pyfile=True)
     except Exception as error:
+        os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
         raise translate(error, what=f"connecting to {settings.master}") from error
     return _Running(settings, frozenset(), session, None, None, None, os.getpid())
 
@@ -321,7 +333,7 @@ def import_path(scratch: str) -> str:
 # ---------------------------------------------------------------------- end
 
 
-def _end(running: _Running | None) -> None:
+def _end(running: _Running | None, train: bool = True) -> None:
     if running is None:
         return
     if running.owner != os.getpid():
@@ -338,7 +350,7 @@ def _end(running: _Running | None) -> None:
         os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
         if running.scratch is not None:
             shutil.rmtree(running.scratch, ignore_errors=True)
-    if running.archive is not None:
+    if train and running.archive is not None:
         archive.make_later(running.archive, sorted(running.groups))
 
 
