@@ -78,7 +78,9 @@ def _run_case(case: Case, places: Places, settings: Settings, say: Callable[[str
     jars = rival_jars([case.source, case.target])
     if "flow" in names:
         warm_archive(settings.folder)
-    facts, about = machine_facts(), versions(**rival_versions([case.source, case.target]))
+    server = places.server_version() if "postgres" in (case.source, case.target) else None
+    others = {"PostgreSQL server": server, **rival_versions([case.source, case.target])}
+    facts, about = machine_facts(), versions(**others)
     runs: list[Run] = []
     for number, name in order(names, settings.repeat, settings.seed):
         if any(run.contestant == name and settled(run) for run in runs):
@@ -94,7 +96,7 @@ def _run_case(case: Case, places: Places, settings: Settings, say: Callable[[str
         rows=settings.rows,
         limit_seconds=settings.limit,
         machine=facts,
-        versions={**about, **({"postgresql": v} if (v := places.server_version()) else {})},
+        versions=about,
         commit=commit(),
         runs=tuple(runs),
     )

@@ -20,4 +20,6 @@ def rival_versions(kinds: Iterable[str]) -> dict[str, str]:
     from ematix_flow.engine.jars import jar_lock
 
     lock = jar_lock(LOCK_FILE)
-    return {artifact.name: artifact.version for artifact in lock.of(set(kinds) & set(lock.groups))}
+    return {
+        f"{artifact.name} (JDBC)": artifact.version for artifact in lock.of(set(kinds) & set(lock.groups))
+    }
