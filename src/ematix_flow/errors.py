@@ -25,6 +25,7 @@
     │   ├── SourceFailed                   the source's query or file
     │   ├── RowRejected                    a value too long, out of range, null, not castable
     │   ├── TargetFailed
+    │   ├── PostTransformFailed            the load itself is committed
     │   └── ShrinkRefused                  a refresh would lose more rows than allowed
     ├── PipelineLocked                 4   the same pipeline is running
     ├── CannotConnect                  5
@@ -177,6 +178,10 @@ class RowRejected(LoadError):
 
 
 class TargetFailed(LoadError):
+    pass
+
+
+class PostTransformFailed(LoadError):
     pass
 
 

@@ -20,6 +20,7 @@ from ematix_flow.spec.pipelines import (
     RetryPolicy,
     SourceSpec,
     TargetSpec,
+    refuse_incremental_refresh,
 )
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Pipeline:
             "max_shrink": max_shrink,
             "allow_empty": allow_empty,
         }
+        self._registry.check_pipeline(self.spec)
         declared = self._with(target_options, force_path=force_path, on_drift=on_drift)
         with (
             use_registry(self._registry),
@@ -102,6 +104,7 @@ class Pipeline:
         from ematix_flow.schedule.context import spark_starter
         from ematix_flow.schedule.run import plan_pipeline
 
+        self._registry.check_pipeline(self.spec)
         with use_registry(self._registry):
             return plan_pipeline(self._declared, spark_starter())
 
@@ -140,6 +143,8 @@ class Pipeline:
         targets = tuple(dataclasses.replace(t, **given) for t in spec.targets)
         for target in targets:
             options.check_target(target, spec.where)
+            if spec.source.incremental:
+                refuse_incremental_refresh(target.mode, spec.where)
         if force_path is not None:
             options.one_of("force_path", force_path, (*PATHS, "cross_db"), None)
             spec = dataclasses.replace(spec, force_path=force_path)
@@ -222,7 +227,6 @@ def pipeline(
         watermark_column,
         incremental_column,
         lag,
-        mode,
         where,
     )
     defaults = TargetSpec(
@@ -237,7 +241,7 @@ def pipeline(
         max_shrink=max_shrink,
         allow_empty=allow_empty,
     )
-    specs = _targets(target, targets, defaults, where)
+    specs = _targets(target, targets, defaults, source, where)
     steps, functions = options.post_transforms(transforms_post, where)
     policy = retry if isinstance(retry, RetryPolicy) else RetryPolicy.from_mapping(retry or {}, where)
 
@@ -281,7 +285,6 @@ def _source(
     watermark_column: str | None,
     incremental_column: str | None,
     lag: float | dt.timedelta | None,
-    mode: str,
     where: SourceLocation | None,
 ) -> SourceSpec:
     mark = watermark_column or incremental_column
@@ -292,8 +295,6 @@ def _source(
         )
     if watermark_column is not None and not incremental:
         raise DeclarationError("watermark_column= works with incremental=True, which is not set", where=where)
-    if mark is not None and mode == "truncate":
-        raise DeclarationError("mode='truncate' loads everything anew: it cannot be incremental", where=where)
     if lag is not None and mark is None:
         raise DeclarationError(
             "lag= holds back an incremental read, and this pipeline is not incremental", where=where
@@ -308,7 +309,11 @@ def _source(
 
 
 def _targets(
-    target: Any, targets: Sequence[Target] | None, defaults: TargetSpec, where: SourceLocation | None
+    target: Any,
+    targets: Sequence[Target] | None,
+    defaults: TargetSpec,
+    source: SourceSpec,
+    where: SourceLocation | None,
 ) -> tuple[TargetSpec, ...]:
     if targets is None:
         specs = [dataclasses.replace(defaults, table=batch_table(target, None, where))]
@@ -322,6 +327,8 @@ def _targets(
     out = []
     for spec in specs:
         options.check_target(spec, where)
+        if source.incremental:
+            refuse_incremental_refresh(spec.mode, where)
         keys = options.resolve_keys(spec.table, spec.keys, spec.mode, where)
         out.append(dataclasses.replace(spec, keys=keys))
     labels = [spec.label for spec in out]

@@ -15,6 +15,7 @@ class Capabilities:
     same_db: bool = False  # can run INSERT … SELECT by itself
     parallel_read: bool = False  # several tasks under one snapshot
     parallel_write: bool = True  # several tasks may write staging at once
+    concurrent_writers: bool = False  # others may commit rows while we read, in any order
     shared_filesystem: bool = False  # executors must see the driver's paths
     schemas: bool = True  # has schemas; else the schema becomes part of the table's name
     max_identifier_bytes: int | None = None

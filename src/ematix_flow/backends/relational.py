@@ -38,6 +38,7 @@ from ematix_flow.strategies.sql import Dialect, Incoming, Step, column, identifi
 CONTROL_SCHEMA = "ematix_flow"
 STAGING_SCHEMA = "ematix_flow_staging"
 
+_COMPUTED = "_ematix_computed"
 _TEXT, _COUNT, _MOMENT = DataType("text"), DataType("big_int"), DataType("timestamp_tz")
 
 LEDGER = TableSpec(
@@ -314,12 +315,22 @@ class RelationalTarget(Target):
                 return self._rehearse(session, load, select, staged)
             with transaction(session):
                 faults.point("apply.began")
+                if staged is None and load.range is not None:
+                    select = self._computed_once(session, select)
                 applied = self._apply_within(session, load, select, staged)
+                if staged is None and load.range is not None:
+                    session.execute(f"DROP TABLE {self.dialect.quote(_COMPUTED)}")
                 if applied.duplicate or (load.range is not None and not applied.rows_inserted):
                     return applied  # nothing new: nothing is written, not even a ledger row
                 faults.point("apply.before_commit")
         faults.point("apply.after_commit")
         return applied
+
+    def _computed_once(self, session: SqlSession, select: exp.Expr) -> exp.Expr:
+        """The user's query is asked once: an incremental load reads its rows several times."""
+        table = self.dialect.quote(_COMPUTED)
+        session.execute(f"CREATE TEMPORARY TABLE {table} AS {self.dialect.render(select)}")
+        return exp.select("*").from_(exp.Table(this=identifier(_COMPUTED)))
 
     def _rehearse(self, session: SqlSession, load: Load, select: exp.Expr, staged: int | None) -> Applied:
         """The strategy's statements in a transaction that is always rolled back."""
@@ -329,9 +340,8 @@ class RelationalTarget(Target):
             _require_staged(load, rows_in, staged)
             if self.live_columns(session, load.table) is None:
                 return Applied(rows_in=rows_in, rows_inserted=rows_in, watermark=high)
-            if load.mode == "truncate":
-                self._check_shrink(session, load, rows_in)
             counts = self._run_steps(session, self._steps(load, select))
+            _refuse_shrink(load, counts)
         finally:
             session.rollback()
         return Applied(rows_in, counts["insert"], counts["update"], counts["delete"], watermark=high)
@@ -344,8 +354,10 @@ class RelationalTarget(Target):
         return _STRATEGIES[load.mode](self.dialect, load.table, incoming)
 
     def _apply_within(self, session: SqlSession, load: Load, select: exp.Expr, staged: int | None) -> Applied:
-        rows_in, high = self._measure(session, load, select)
-        _require_staged(load, rows_in, staged)
+        rows_in, high = 0, None
+        if staged is not None or load.range is not None:
+            rows_in, high = self._measure(session, load, select)
+            _require_staged(load, rows_in, staged)
         low = load.range.low if load.range else None
         key = batch_key(load, high)
         if load.range is not None:
@@ -353,9 +365,10 @@ class RelationalTarget(Target):
             require_position(load, current)
         if self._ledger_holds(session, load, key):
             return Applied(rows_in=rows_in, duplicate=True)
-        if load.mode == "truncate":
-            self._check_shrink(session, load, rows_in)
         counts = self._run_steps(session, self._steps(load, select))
+        if staged is None and load.range is None:
+            rows_in = counts["insert"]  # asked once, so that what is counted is what was written
+        _refuse_shrink(load, counts)
         faults.point("apply.rows_written")
         if load.range is not None and not counts["insert"]:
             return Applied(rows_in=rows_in)
@@ -433,13 +446,6 @@ class RelationalTarget(Target):
             session.fetch(sql, {"pipeline": load.pipeline, "target": load.target, "batch_key": batch_key})
         )
 
-    def _check_shrink(self, session: SqlSession, load: Load, after: int) -> None:
-        table = self.dialect.table(load.table.schema, load.table.name)
-        before = session.fetch(self.dialect.render(exp.select(exp.Count(this=exp.Star())).from_(table)))[0][0]
-        truncate.check_shrink(
-            load.table.label, int(before), after, max_shrink=load.max_shrink, allow_empty=load.allow_empty
-        )
-
     def run_sql(self, sql: str) -> int:
         with self.session() as session, transaction(session):
             return session.execute(sql)
@@ -452,6 +458,17 @@ def _require_staged(load: Load, rows: int, staged: int | None) -> None:
             f"staging of {load.table.label} holds {rows:,} rows, and {staged:,} were written to it",
             state=f"{load.table.label} is unchanged",
             next_step="run it again; look into the server's log for a restart",
+        )
+
+
+def _refuse_shrink(load: Load, counts: dict[str, int]) -> None:
+    if load.mode == "truncate":
+        truncate.check_shrink(
+            load.table.label,
+            counts["delete"],
+            counts["insert"],
+            max_shrink=load.max_shrink,
+            allow_empty=load.allow_empty,
         )
 
 

@@ -30,7 +30,6 @@ from ematix_flow.engine.frames import ranged, source_table_of
 from ematix_flow.engine.progress import watch
 from ematix_flow.engine.results import TargetResult
 from ematix_flow.observe.listener import Listener
-from ematix_flow.plan.build import SPARK_VIEW
 from ematix_flow.plan.definition import ApplyRows, CopyRows, Plan, PrepareTable, TargetPlan, TransformRows
 from ematix_flow.plan.source_sql import source_reference
 from ematix_flow.plan.spark_types import schema_ddl
@@ -38,6 +37,9 @@ from ematix_flow.plan.world import World
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+ALREADY_APPLIED = "the ledger already holds this batch"
 
 
 @dataclass
@@ -56,13 +58,13 @@ def execute_target(
     world: World,
     *,
     run_id: uuid.UUID,
-    slot: dt.datetime | None,
+    batch_key: str,
     listener: Listener,
     dry_run: bool = False,
 ) -> TargetResult:
     """Carry out one target's stages. On any failure the target is as it was, and staging is gone."""
     target = world.target(target_plan.target.connection)
-    load = _load(plan, target_plan, run_id, slot, dry_run)
+    load = _load(plan, target_plan, run_id, batch_key, dry_run)
     progress = _Progress()
     runner = _Runner(plan, target_plan, target, load, world, listener, progress)
     try:
@@ -135,9 +137,8 @@ class _Runner:
 
     def stage_frame(self, frame: DataFrame, stage: TransformRows, staging: Staging, folder: str) -> None:
         if stage.projection is not None:
-            view = f"{SPARK_VIEW}_{self.load.run_id.hex}"
-            frame.createOrReplaceTempView(view)
-            frame = frame.sparkSession.sql(stage.projection.replace(SPARK_VIEW, view))
+            frame.createOrReplaceTempView(stage.view)
+            frame = frame.sparkSession.sql(stage.projection)
         if stage.single_part:
             frame = frame.coalesce(1)
         self.progress.parts = tasks.stage_frame(frame, staging, self.target_plan.table, folder)
@@ -177,13 +178,8 @@ class _Runner:
         self.listener.stage_finished(self.load.target, name, seconds)
 
 
-def _load(
-    plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, slot: dt.datetime | None, dry_run: bool
-) -> Load:
+def _load(plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, batch_key: str, dry_run: bool) -> Load:
     target = target_plan.target
-    key = None  # of an incremental load: the range it turns out to read
-    if target_plan.range is None:
-        key = f"slot:{slot.isoformat()}" if slot else f"run:{run_id}"
     return Load(
         pipeline=plan.pipeline.name,
         target=target.label,
@@ -191,7 +187,7 @@ def _load(
         mode=target.mode,
         run_id=run_id,
         loaded_at=dt.datetime.now(dt.timezone.utc),
-        batch_key=key,
+        batch_key=None if target_plan.range is not None else batch_key,
         range=target_plan.range,
         max_shrink=target.max_shrink,
         allow_empty=target.allow_empty,
@@ -205,7 +201,7 @@ def _result(plan: TargetPlan, progress: _Progress) -> TargetResult:
     applied = progress.applied
     reason = None
     if applied.duplicate:
-        reason = "the ledger already holds this batch"
+        reason = ALREADY_APPLIED
     elif plan.range is not None and not applied.rows_inserted:
         reason = "nothing new since the last run"
     low = plan.range.low if plan.range else None

@@ -340,7 +340,8 @@ def _end(running: _Running | None, train: bool = True) -> None:
         return  # a forked child: the session is its parent's
     try:
         if running.alive:
-            running.session.stop()
+            with contextlib.suppress(Exception):  # Java may die meanwhile, and is made to end below
+                running.session.stop()
     finally:
         if running.java is not None:
             recording = archive.archive_mode().startswith(archive.RECORD)

@@ -101,17 +101,38 @@ class Registry:
     def check(self) -> None:
         """Everything that only shows when all of a module is known: names that nothing declares."""
         for declared in self.pipelines.values():
-            spec = declared.spec
-            for upstream in spec.depends_on:
-                if upstream not in self.pipelines:
-                    raise self._unknown("pipeline", upstream, spec.where, f"{spec.name!r} depends on")
-            for reference in spec.transform_references:
-                if reference not in self.transforms and reference not in self.pipelines:
-                    raise self._unknown("transform", reference, spec.where, f"{spec.name!r} refers to")
+            self.check_pipeline(declared.spec)
+        self._refuse_circle_through_references()
         for workflow in self.workflows.values():
+            for name in workflow.triggered_by.names() if workflow.triggered_by else ():
+                if name not in self.pipelines and name not in self.workflows:
+                    raise self._unknown("pipeline", name, workflow.where, f"{workflow.name!r} waits for")
             for job in workflow.jobs:
                 if job not in self.pipelines:
                     raise self._unknown("pipeline", job, workflow.where, f"workflow {workflow.name!r} runs")
+
+    def check_pipeline(self, spec: PipelineSpec) -> None:
+        """Every name that a pipeline mentions must be declared."""
+        for upstream in spec.depends_on:
+            if upstream not in self.pipelines:
+                raise self._unknown("pipeline", upstream, spec.where, f"{spec.name!r} depends on")
+        for reference in spec.transform_references:
+            if reference not in self.transforms and reference not in self.pipelines:
+                raise self._unknown("transform", reference, spec.where, f"{spec.name!r} refers to")
+
+    def _refuse_circle_through_references(self) -> None:
+        """A pipeline that runs another one after its load waits for it, like one that depends on it."""
+        edges = {
+            name: (*d.spec.depends_on, *(r for r in d.spec.transform_references if r in self.pipelines))
+            for name, d in self.pipelines.items()
+        }
+        cycle = find_cycle(edges)
+        if cycle:
+            raise DependencyCycle(
+                f"pipelines run each other in a circle: {' → '.join(cycle)}",
+                where=self.pipelines[cycle[0]].spec.where,
+                next_step="remove one of these from depends_on= or transforms_post=",
+            )
 
     def order(self, names: list[str] | None = None) -> list[str]:
         """The named pipelines (all by default) with every upstream before its downstream."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ematix_flow.backends.base import (
+    Backend,
     BatchSource,
     Query,
     SourceColumn,
@@ -31,14 +33,17 @@ from ematix_flow.plan.source_sql import source_reference, source_sql
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.tuning import Shape, choose, machine_cores, value
 from ematix_flow.plan.world import World
-from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec, connection_label
+from ematix_flow.spec.pipelines import (
+    PipelineSpec,
+    TargetSpec,
+    connection_label,
+    refuse_incremental_refresh,
+)
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark, require_watermark_type
 from ematix_flow.strategies.projection import build_projection, check_columns, needs_projection
 from ematix_flow.strategies.ranges import restrict
-
-SPARK_VIEW = "_ematix_source"
 
 
 def build_plan(declared: DeclaredPipeline, world: World, *, cores: int | None = None) -> Plan:
@@ -116,14 +121,14 @@ def _plan_target(
     )
     guarantee = derive_guarantee(spec, capabilities, backend.kind)
     tuning = choose(Shape(path.value, source_backend.capabilities, capabilities, cores))
-    changes, warnings = _drift(spec, table, sink.plan_table(table, sink.inspect(table)))
-    read = Query(source.sql, watermark_range)
+    changes, drift = _drift(spec, table, sink.plan_table(table, sink.inspect(table)))
+    read = Query(source.sql, _in_source_names(watermark_range, source.column_map))
 
     stages: list[Stage] = [PrepareTable(changes)]
     if path.value == "same_db":
         assert isinstance(sink, RelationalTarget)
         projected = _project(
-            spec, table, source, restrict(source.sql, watermark_range, sink.dialect), sink.dialect.name
+            spec, table, source, restrict(read.sql, read.range, sink.dialect), sink.dialect.name
         )
         stages.append(ApplyRows(projected))
     else:
@@ -131,13 +136,13 @@ def _plan_target(
         if path.value == "copy":
             stages.append(CopyRows(read, tasks))
         else:
-            projection = (
-                _project(spec, table, source, f"SELECT * FROM {SPARK_VIEW}", "spark") if computes else None
-            )
+            view = f"_ematix_source_{uuid.uuid4().hex}"
+            projection = _project(spec, table, source, f"SELECT * FROM {view}", "spark") if computes else None
             stages.append(
                 TransformRows(
                     read,
                     projection,
+                    view,
                     source.columns,
                     isinstance(source.reader, SparkSource),
                     tasks,
@@ -145,7 +150,16 @@ def _plan_target(
                 )
             )
         stages.append(ApplyRows())
-    return TargetPlan(target, table, path, guarantee, watermark_range, tuple(stages), tuning, warnings)
+    return TargetPlan(
+        target,
+        table,
+        path,
+        guarantee,
+        watermark_range,
+        tuple(stages),
+        tuning,
+        (*drift, *_late_writers(spec, source_backend)),
+    )
 
 
 def _project(spec: PipelineSpec, table: TableSpec, source: _Source, sql: str, dialect: str) -> str:
@@ -184,6 +198,7 @@ def _range(spec: PipelineSpec, table: TableSpec, target: TargetSpec, world: Worl
     name = spec.source.watermark_column
     if name is None:
         return None
+    refuse_incremental_refresh(target.mode, spec.where)
     if name not in table.column_names:
         raise SchemaMismatch(
             f"watermark_column {name!r} is no column of {table.label}."
@@ -206,6 +221,25 @@ def _range(spec: PipelineSpec, table: TableSpec, target: TargetSpec, world: Worl
         high = Watermark(
             name, column.type, until if column.type.kind == "timestamp_tz" else until.replace(tzinfo=None)
         )
+    return SourceRange(name, low, high)
+
+
+def _late_writers(spec: PipelineSpec, source: Backend) -> tuple[str, ...]:
+    """A database with many writers may still commit rows below the watermark that this run will set."""
+    if not spec.source.incremental or spec.source.lag_seconds or not source.capabilities.concurrent_writers:
+        return ()
+    return (
+        f"a transaction that is still open in {source.connection.name} may commit rows below the watermark; "
+        "lag= holds the read back by the time that such transactions take",
+    )
+
+
+def _in_source_names(found: SourceRange | None, column_map: Mapping[str, str]) -> SourceRange | None:
+    """The range under the name that the column has in the source SQL's result."""
+    if found is None or found.column not in column_map:
+        return found
+    name = column_map[found.column]
+    low, high = (mark and replace(mark, column=name) for mark in (found.low, found.high))
     return SourceRange(name, low, high)
 
 

@@ -47,6 +47,7 @@ class TransformRows:
 
     query: Query
     projection: str | None
+    view: str  # the name under which the projection finds the source
     columns: tuple[SourceColumn, ...]
     native: bool
     tasks: int

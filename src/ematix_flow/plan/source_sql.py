@@ -15,6 +15,7 @@ from ematix_flow.plan.handles import LiveConnection
 from ematix_flow.plan.world import World
 from ematix_flow.spec.pipelines import ConnectionRef, PipelineSpec
 from ematix_flow.spec.tables import TableSpec
+from ematix_flow.strategies.raw_sql import one_statement
 
 
 def source_reference(spec: PipelineSpec) -> ConnectionRef:
@@ -39,7 +40,7 @@ def source_sql(declared: DeclaredPipeline, world: World, source: BatchSource | S
             raise PlanError(
                 f"the function of pipeline {spec.name!r} returned an empty string", where=spec.where
             )
-        return SourceSql(given, dict(spec.source.column_map))
+        return SourceSql(one_statement(given, source.dialect), dict(spec.source.column_map))
     if given is not None:
         raise PlanError(
             f"the function of pipeline {spec.name!r} returned {type(given).__name__}, not SQL",

@@ -9,8 +9,8 @@ from typing import Literal
 from ematix_flow.engine.results import RunResult
 from ematix_flow.errors import FlowError, Interrupted
 from ematix_flow.graph.order import downstream
-from ematix_flow.graph.registry import Registry
-from ematix_flow.schedule.run import RunContext, run_pipeline
+from ematix_flow.graph.registry import Registry, use_registry
+from ematix_flow.schedule.run import RunContext, run_pipeline, unexpected
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,14 @@ def run_dag(
 
 def _run_one(registry: Registry, name: str, context: RunContext) -> Outcome:
     try:
-        result = run_pipeline(registry.pipeline(name), context)
+        with use_registry(registry):  # references among post-load transforms are looked up there
+            result = run_pipeline(registry.pipeline(name), context)
     except Interrupted:
         raise
     except FlowError as error:
         return Outcome(name, "failed", error=error, reason=error.what)
+    except Exception as error:
+        failure = unexpected(error)
+        failure.__cause__ = error
+        return Outcome(name, "failed", error=failure, reason=failure.what)
     return Outcome(name, result.status, result=result, reason=result.reason)

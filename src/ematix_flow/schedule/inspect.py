@@ -105,7 +105,13 @@ def dry_run(
     run_id = uuid.uuid4()
     results = tuple(
         execute_target(
-            plan, t, world, run_id=run_id, slot=None, listener=listener or Listener(), dry_run=True
+            plan,
+            t,
+            world,
+            run_id=run_id,
+            batch_key=f"run:{run_id}",
+            listener=listener or Listener(),
+            dry_run=True,
         )
         for t in plan.targets
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.engine.results import RunResult
-from ematix_flow.errors import FlowError, LoadError
+from ematix_flow.errors import FlowError, PostTransformFailed
 from ematix_flow.graph.registry import DeclaredPipeline, current_registry
 from ematix_flow.plan.definition import Plan, RunPostTransform
 from ematix_flow.plan.handles import LiveConnection
@@ -59,7 +59,7 @@ def run_post_transforms(
             outcomes.append((post.step.label, "ok"))
         except Exception as error:
             what = error.what if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
-            failed = LoadError(
+            failed = PostTransformFailed(
                 f"post-load transform {post.index + 1} of {spec.name!r} ({post.step.label}) failed: {what}",
                 where=spec.where,
                 state="the load before it is committed; the transforms after it did not run",

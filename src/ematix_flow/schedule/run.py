@@ -12,10 +12,10 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ematix_flow.engine.execute import execute_target
+from ematix_flow.engine.execute import ALREADY_APPLIED, execute_target
 from ematix_flow.engine.failures import translate
 from ematix_flow.engine.results import RunResult, Status, TargetResult
 from ematix_flow.errors import (
@@ -27,6 +27,7 @@ from ematix_flow.errors import (
     LoadError,
     PipelineLocked,
     PlanError,
+    PostTransformFailed,
     RowRejected,
     ShrinkRefused,
     SourceFailed,
@@ -34,10 +35,10 @@ from ematix_flow.errors import (
 from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.observe.listener import Listener
 from ematix_flow.plan.build import build_plan
-from ematix_flow.plan.definition import Plan
+from ematix_flow.plan.definition import Plan, TargetPlan
 from ematix_flow.plan.world import World
 from ematix_flow.schedule.post import run_post_transforms
-from ematix_flow.schedule.settle import settle_interrupted
+from ematix_flow.schedule.settle import committed_targets, settle_interrupted
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import RunLog
@@ -46,7 +47,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # errors that the next attempt would meet again: waiting does not help
-_FINAL = (DeclarationError, ConfigError, PlanError, PipelineLocked, Interrupted, RowRejected, ShrinkRefused)
+_FINAL = (
+    DeclarationError,
+    ConfigError,
+    PlanError,
+    PipelineLocked,
+    Interrupted,
+    RowRejected,
+    ShrinkRefused,
+    PostTransformFailed,  # what failed is not the load, which is committed
+)
 
 # errors that only come up while nothing has been committed yet
 _BEFORE_COMMIT = (SourceFailed, RowRejected, ShrinkRefused, EngineError)
@@ -64,13 +74,24 @@ class RunContext:
     sleep: Callable[[float], None] = time.sleep
 
 
+@dataclass(frozen=True)
+class _Attempt:
+    """One try. All tries of a run share the batch, so that the ledger knows what one of them committed."""
+
+    batch: uuid.UUID
+    number: int
+    run_id: uuid.UUID = field(default_factory=uuid.uuid4)
+    started: float = field(default_factory=time.monotonic)
+
+
 def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
     """Run it, trying again as its retry policy says. Raises the last error when all attempts failed."""
     policy = declared.spec.retry
+    batch = uuid.uuid4()
     attempt = 1
     while True:
         try:
-            return _attempt(declared, context, attempt)
+            return _attempt(declared, context, _Attempt(batch, attempt))
         except FlowError as error:
             if isinstance(error, _FINAL) or attempt >= policy.max_attempts:
                 raise
@@ -92,17 +113,16 @@ def open_world(spark: Callable[[], SparkSession]) -> World:
     return World(spark, lambda error, what: translate(error, what=what, source=True))
 
 
-def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: int) -> RunResult:
-    spec, run_id = declared.spec, uuid.uuid4()
-    context.run_log.start(_record(spec, run_id, context, attempt))
-    started = time.monotonic()
+def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt) -> RunResult:
+    spec, run_id = declared.spec, attempt.run_id
+    context.run_log.start(_record(spec, context, attempt))
     try:
-        result = _locked_run(declared, context, run_id, attempt, started)
+        result = _locked_run(declared, context, attempt)
     except KeyboardInterrupt:
         stopped = Interrupted(
             f"pipeline {spec.name!r} was interrupted",
             where=spec.where,
-            state="what had not committed was undone; the target is as before",
+            state=_state_after_interrupt(spec, context, str(run_id)),
             next_step=f"flow run {spec.name}  starts it again",
         )
         context.run_log.finish(str(run_id), "cancelled", error=stopped)
@@ -121,6 +141,17 @@ def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: int) -> R
     return result
 
 
+def _state_after_interrupt(spec: PipelineSpec, context: RunContext, run_id: str) -> str:
+    """What the ledgers say of a run that was stopped: it may have committed already."""
+    try:
+        committed = committed_targets(spec, open_world(context.spark), run_id)
+    except FlowError as error:
+        return f"the ledger could not be asked whether it had committed: {error.what}"
+    if not committed:
+        return "nothing had committed; the target is as before"
+    return f"it had committed to {', '.join(committed)}; unless it is incremental, another run appends again"
+
+
 def _failure(spec: PipelineSpec, result: RunResult) -> LoadError | None:
     failed = [t for t in result.targets if t.status == "failed"]
     if not failed:
@@ -134,10 +165,9 @@ def _failure(spec: PipelineSpec, result: RunResult) -> LoadError | None:
     )
 
 
-def _locked_run(
-    declared: DeclaredPipeline, context: RunContext, run_id: uuid.UUID, attempt: int, started: float
-) -> RunResult:
+def _locked_run(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt) -> RunResult:
     spec, world, listener = declared.spec, open_world(context.spark), context.listener
+    run_id = attempt.run_id
     notes: list[str] = []
 
     def note(text: str) -> None:
@@ -153,49 +183,54 @@ def _locked_run(
                 note(f"removed staging that an interrupted run had left: {left}")
         plan = build_plan(declared, world)
         listener.planned(plan)
-        results = _run_targets(plan, world, context, run_id)
-        loaded = RunResult(
-            spec.name, str(run_id), _status(results), tuple(results), time.monotonic() - started, attempt
-        )
+        results = _run_targets(plan, world, context, attempt)
+        seconds = time.monotonic() - attempt.started
+        loaded = RunResult(spec.name, str(run_id), _status(results), tuple(results), seconds, attempt.number)
         post = run_post_transforms(declared, plan, world, loaded, context, run_pipeline)
     return RunResult(
         spec.name,
         str(run_id),
         loaded.status,
         loaded.targets,
-        time.monotonic() - started,
-        attempt,
+        time.monotonic() - attempt.started,
+        attempt.number,
         tuple(post),
         tuple(notes),
     )
 
 
-def _run_targets(plan: Plan, world: World, context: RunContext, run_id: uuid.UUID) -> list[TargetResult]:
+def _run_targets(plan: Plan, world: World, context: RunContext, attempt: _Attempt) -> list[TargetResult]:
     """All targets in order. With several, a failure is kept and the policy decides what becomes of it."""
+    key = f"slot:{context.slot.isoformat()}" if context.slot else f"run:{attempt.batch}"
     results = []
     for target_plan in plan.targets:
         try:
-            results.append(
-                execute_target(
-                    plan, target_plan, world, run_id=run_id, slot=context.slot, listener=context.listener
-                )
+            result = execute_target(
+                plan, target_plan, world, run_id=attempt.run_id, batch_key=key, listener=context.listener
             )
-        except FlowError as error:
+        except Exception as error:
             if len(plan.targets) == 1:
                 raise
-            results.append(
-                TargetResult(
-                    target_plan.target.label,
-                    target_plan.target.mode,
-                    target_plan.path.value,
-                    "failed",
-                    error.what,
-                    error=error.to_json(),
-                )
-            )
-            if not plan.pipeline.continue_on_target_failure:
-                break
+            result = _failed(target_plan, error)
+        if result.reason == ALREADY_APPLIED and attempt.number > 1:
+            told = "an earlier attempt of this run had committed it"
+            result = replace(result, status="succeeded", reason=told)
+        results.append(result)
+        if result.status == "failed" and not plan.pipeline.continue_on_target_failure:
+            break
     return results
+
+
+def _failed(plan: TargetPlan, error: Exception) -> TargetResult:
+    known = error if isinstance(error, FlowError) else unexpected(error)
+    return TargetResult(
+        plan.target.label, plan.target.mode, plan.path.value, "failed", known.what, error=known.to_json()
+    )
+
+
+def unexpected(error: Exception) -> LoadError:
+    """An exception that nobody foresaw, as one of ours."""
+    return LoadError(f"an unexpected {type(error).__name__}: {error}")
 
 
 def _status(results: list[TargetResult]) -> Status:
@@ -205,15 +240,15 @@ def _status(results: list[TargetResult]) -> Status:
     return "skipped" if statuses == {"skipped"} else "succeeded"
 
 
-def _record(spec: PipelineSpec, run_id: uuid.UUID, context: RunContext, attempt: int) -> RunRecord:
+def _record(spec: PipelineSpec, context: RunContext, attempt: _Attempt) -> RunRecord:
     return RunRecord(
-        run_id=str(run_id),
+        run_id=str(attempt.run_id),
         pipeline=spec.name,
         target=", ".join(t.label for t in spec.targets),
         mode=", ".join(dict.fromkeys(t.mode for t in spec.targets)),
         trigger=context.trigger,
         slot=context.slot,
-        attempt=attempt,
+        attempt=attempt.number,
         pid=os.getpid(),
     )
 

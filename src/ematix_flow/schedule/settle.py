@@ -20,21 +20,28 @@ def settle_interrupted(
     for record in run_log.running(spec.name):
         if record.run_id == own_run_id or _is_alive(record):
             continue
-        committed = [
-            target.label
-            for target in spec.targets
-            if world.target(target.connection).ledger(spec.name, target.label, run_id=record.run_id, limit=1)
-        ]
+        committed = committed_targets(spec, world, record.run_id)
         if len(committed) == len(spec.targets):
             reason = (
                 "the process ended before it could say so, but the ledger holds the batch: it is committed"
             )
+            if spec.transforms_post:
+                reason += "; its post-load transforms may not have run"
             run_log.settle(record.run_id, "succeeded", reason)
         else:
             missing = [t.label for t in spec.targets if t.label not in committed]
             reason = f"the process ended before it committed to {', '.join(missing)}; nothing of it is there"
             run_log.settle(record.run_id, "interrupted", reason)
         note(f"run {record.run_id[:8]} of {record.started_at:%Y-%m-%d %H:%M:%S} UTC: {reason}")
+
+
+def committed_targets(spec: PipelineSpec, world: World, run_id: str) -> list[str]:
+    """The targets whose ledger holds a batch of this run."""
+    return [
+        target.label
+        for target in spec.targets
+        if world.target(target.connection).ledger(spec.name, target.label, run_id=run_id, limit=1)
+    ]
 
 
 def _is_alive(record: RunRecord) -> bool:

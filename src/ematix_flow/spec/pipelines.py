@@ -34,6 +34,12 @@ def _reference_from_json(value: Any) -> Any:
     return connection_from_json(value) if isinstance(value, dict) else value
 
 
+def refuse_incremental_refresh(mode: str, where: SourceLocation | None) -> None:
+    """Truncating would delete what earlier ranges had brought."""
+    if mode == "truncate":
+        raise DeclarationError("mode='truncate' loads everything anew: it cannot be incremental", where=where)
+
+
 @dataclass(frozen=True)
 class RetryPolicy:
     """How often and how patiently a failed run is tried again."""
@@ -330,6 +336,10 @@ class Trigger:
 
     kind: Literal["all", "any"]
     members: tuple[str | Trigger, ...]
+
+    def names(self) -> tuple[str, ...]:
+        """All names in it, however deep."""
+        return tuple(n for m in self.members for n in (m.names() if isinstance(m, Trigger) else (m,)))
 
     def to_json(self) -> dict[str, Any]:
         return {

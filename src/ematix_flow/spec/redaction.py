@@ -18,11 +18,11 @@ _PUBLIC_FIELDS = frozenset(
 # userinfo may hold any character but "@" before the last "@" of the authority
 # every repeat is bounded, so that a hostile text cannot make the search slow
 _URL_PASSWORD = re.compile(
-    r"(?<![A-Za-z0-9+.\-])(?P<head>[A-Za-z][A-Za-z0-9+.\-]{0,30}://[^/\s:@'\"]{0,255}:)(?P<pw>[^\s'\"]{1,1024})@"
+    r"(?<![A-Za-z0-9+.\-])(?P<head>[A-Za-z][A-Za-z0-9+.\-]{0,30}://[^/\s:@'\"]{0,255}:)(?P<pw>[^\s\"]{1,1024})@"
 )
 _KEYWORD_PASSWORD = re.compile(
-    r"(?P<head>\b(?:password|passwd|pwd|secret|token|api_key|secret_access_key)\s*[=:]\s*)"
-    r"(?P<pw>'[^']*'|\"[^\"]*\"|[^\s,;&)'\"]+)",
+    r"(?P<head>\b\w{0,40}(?:password|passwd|pwd|secret|token|api_key|secret_access_key)\s*[=:]\s*)"
+    r"(?P<pw>'[^']*'|\"[^\"]*\"|(?:\\.|[^\s,;&)'\"\\])+)",
     re.IGNORECASE,
 )
 _REFERENCE = re.compile(r"^\$\{[^}]*\}$")

@@ -23,7 +23,7 @@ def range_condition(source_range: SourceRange, dialect: Dialect, table: str | No
 
 def restrict(sql: str, source_range: SourceRange | None, dialect: Dialect) -> str:
     """The SQL unchanged, or as a subquery with the range's condition around it."""
-    condition = range_condition(source_range, dialect) if source_range else None
+    condition = range_condition(source_range, dialect, "ranged") if source_range else None
     if condition is None:
         return sql
     inner = verbatim(sql)

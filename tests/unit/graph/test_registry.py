@@ -96,6 +96,20 @@ def test_a_workflow_must_run_declared_pipelines() -> None:
         current_registry().check()
 
 
+def test_a_workflow_cannot_wait_for_something_undeclared() -> None:
+    declare("orders")
+    ematix.workflow("nightly", jobs=["orders"], triggered_by=["order"])
+    with pytest.raises(UnknownName, match=r"waits for pipeline 'order'.*Did you mean 'orders'"):
+        current_registry().check()
+
+
+def test_a_circle_through_post_load_references_is_refused() -> None:
+    ematix.pipeline(target=Events, name="a", transforms_post=[ematix.transform_ref("b")])(lambda: "SELECT 1")
+    ematix.pipeline(target=Events, name="b", transforms_post=[ematix.transform_ref("a")])(lambda: "SELECT 1")
+    with pytest.raises(DependencyCycle, match="run each other"):
+        current_registry().check()
+
+
 def test_graph_questions_on_plain_edges() -> None:
     edges = {"a": (), "b": ("a",), "c": ("b",), "d": ("a",)}
     assert topological(edges) == ["a", "b", "d", "c"]

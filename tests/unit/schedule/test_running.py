@@ -9,16 +9,30 @@ from typing import Annotated, Any
 
 import pytest
 
-from ematix_flow import BigInt, Pipeline, SQLiteConnection, Text, ematix, pk, register_connection
+from ematix_flow import (
+    BigInt,
+    Pipeline,
+    SQLiteConnection,
+    Target,
+    Text,
+    ematix,
+    faults,
+    pk,
+    register_connection,
+)
 from ematix_flow.engine.results import RunResult
 from ematix_flow.errors import (
     CannotConnect,
+    DeclarationError,
     FlowError,
     LoadError,
     PlanError,
+    PostTransformFailed,
     SchemaMismatch,
     SourceFailed,
+    TargetFailed,
     UnknownConnection,
+    UnknownName,
 )
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.observe.listener import Listener
@@ -237,6 +251,130 @@ def test_a_failed_attempt_is_tried_again_as_the_retry_policy_says(database: Path
         result = run_pipeline(current_registry().pipeline("flaky"), context)
     assert (result.attempts, waited) == (3, [2, 6])
     assert [record.status for record in logged()] == ["succeeded", "failed", "failed"]
+
+
+def test_a_failing_post_load_transform_does_not_make_a_retry_load_again(database: Path) -> None:
+    with pytest.raises(PostTransformFailed):
+        declare(retry={"max_attempts": 3}, transforms_post=["DELETE FROM nowhere"]).sync()
+    assert len(execute(database, "SELECT * FROM analytics__people")) == 2
+
+
+def test_a_retry_after_a_lost_commit_finds_the_batch_in_the_ledger(database: Path) -> None:
+    def lose_the_connection() -> None:
+        raise TargetFailed("the connection was lost")
+
+    with faults.inject("apply.after_commit", lose_the_connection):
+        result = declare(retry={"max_attempts": 3}).sync()
+    assert (result.status, result.attempts) == ("succeeded", 2)
+    assert result.reason == "an earlier attempt of this run had committed it"
+    assert len(execute(database, "SELECT * FROM analytics__people")) == 2
+
+
+@pytest.mark.parametrize("go_on", [True, False])
+def test_a_failing_target_does_not_make_a_retry_load_the_other_again(database: Path, go_on: bool) -> None:
+    @ematix.table(schema="analytics")
+    class Strict:
+        id: BigInt
+        name: Text
+
+    @ematix.pipeline(
+        targets=[Target(connection="shop", table=People), Target(connection="shop", table=Strict)],
+        retry={"max_attempts": 3},
+        continue_on_target_failure=go_on,
+    )
+    def both(conn: Any) -> str:
+        return "SELECT id, name FROM raw_people"
+
+    if go_on:
+        result = both.sync()
+        assert [t.status for t in result.targets] == ["succeeded", "failed"]
+        assert result.status == "failed"
+    else:
+        with pytest.raises(LoadError, match="1 of 2 targets failed"):
+            both.sync()
+    assert len(execute(database, "SELECT * FROM analytics__people")) == 2
+    assert execute(database, "SELECT * FROM analytics__strict") == []
+
+
+def test_an_unforeseen_exception_stops_its_pipeline_and_not_the_others(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare("first")
+    declare("second", mode="truncate")
+    from ematix_flow.backends.sqlite.backend import SQLiteBackend
+
+    real = SQLiteBackend.identity
+    calls: list[int] = []
+
+    def once(self: SQLiteBackend) -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyError("surprise")
+        return real(self)
+
+    monkeypatch.setattr(SQLiteBackend, "identity", once)
+    with run_context() as context:
+        outcomes = run_dag(current_registry(), None, context)
+    assert [o.status for o in outcomes] == ["failed", "succeeded"]
+    assert "unexpected KeyError" in (outcomes[0].reason or "")
+
+
+INCREMENTAL = {"incremental": True, "watermark_column": "id"}
+
+
+@pytest.mark.parametrize("ending", ["", ";", "; -- done", " -- done", "\n;\n"])
+def test_an_incremental_pipeline_runs_again_however_its_sql_ends(database: Path, ending: str) -> None:
+    load = declare(sql=f"SELECT id, name FROM raw_people{ending}", **INCREMENTAL)
+    assert load.sync().rows_inserted == 2
+    execute(database, "INSERT INTO raw_people VALUES (3, 'Grace')")
+    assert load.sync().rows_inserted == 1
+    assert load.sync().status == "skipped"
+
+
+def test_a_renamed_watermark_filters_the_source_by_its_own_name(database: Path) -> None:
+    load = declare(
+        sql="SELECT id AS person, name FROM raw_people", column_map={"id": "person"}, **INCREMENTAL
+    )
+    assert load.sync().rows_inserted == 2
+    execute(database, "INSERT INTO raw_people VALUES (3, 'Grace')")
+    assert load.sync().rows_inserted == 1
+
+
+def test_a_query_that_answers_differently_each_time_is_asked_once(database: Path) -> None:
+    sql = "SELECT id, name FROM raw_people UNION ALL SELECT 10 + abs(random() % 1000000), 'drawn'"
+    result = declare(sql=sql, **INCREMENTAL).sync()
+    highest = execute(database, "SELECT max(id) FROM analytics__people")[0][0]
+    assert (result.rows_read, result.rows_inserted) == (3, 3)
+    assert result.targets[0].source_to == str(highest)
+
+
+def test_a_misspelt_source_column_is_an_error_and_not_a_text(database: Path) -> None:
+    @ematix.pipeline(
+        target=People, target_connection="shop", source_table="raw_people", column_map={"name": "nmae"}
+    )
+    def load() -> None:
+        pass
+
+    with pytest.raises(SourceFailed, match="nmae"):
+        load.sync()
+
+
+def test_an_incremental_refresh_is_refused_wherever_it_is_asked_for(database: Path) -> None:
+    with pytest.raises(DeclarationError, match="cannot be incremental"):
+        declare(**INCREMENTAL).sync(mode="truncate")
+    with pytest.raises(DeclarationError, match="cannot be incremental"):
+        declare(
+            "fan",
+            target=None,
+            targets=[Target(connection="shop", table=People, mode="truncate")],
+            **INCREMENTAL,
+        )
+
+
+def test_a_name_that_nothing_declares_is_found_before_anything_runs(database: Path) -> None:
+    with pytest.raises(UnknownName, match="update_mart"):
+        declare(transforms_post=[ematix.transform_ref("update_mart")]).sync()
+    assert execute(database, "SELECT count(*) FROM sqlite_master") == [(1,)]
 
 
 def test_what_depends_on_a_failure_is_not_run_and_the_rest_is(database: Path) -> None:

@@ -118,7 +118,7 @@ def _export_sql(query: Query, columns: tuple[SourceColumn, ...], file: DatabaseF
     """
     dialect = DuckDBDialect(catalog_name(file.path))
     names = [f"c{number}" for number in range(len(columns))]
-    rows = verbatim(query.sql.rstrip().rstrip(";"))
+    rows = verbatim(query.sql)
     rows.set("alias", exp.TableAlias(this=identifier("q"), columns=[identifier(n) for n in names]))
     exported = [
         exp.alias_(_exported(column(n, "q"), c.native), c.name, quoted=True)

@@ -128,7 +128,7 @@ class DuckDBTarget(EmbeddedTarget):
         assert isinstance(session, DuckDBSession)
         with failing_as(lambda error: target_error(error, self.file)):
             native = {c.name.lower(): c.native for c in described(session.connection, sql)}
-        rows = verbatim(sql.rstrip().rstrip(";"))
+        rows = verbatim(sql)
         rows.set("alias", exp.TableAlias(this=identifier("rows")))
         chosen = [
             exp.alias_(exact_cast(self.dialect, c, native.get(c.name.lower(), "")), c.name, quoted=True)

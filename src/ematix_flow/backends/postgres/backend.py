@@ -36,6 +36,7 @@ class PostgresBackend(Backend):
         transactions=True,
         same_db=True,
         parallel_read=True,
+        concurrent_writers=True,
         parallel_write=True,
         max_identifier_bytes=MAX_IDENTIFIER_BYTES,
     )

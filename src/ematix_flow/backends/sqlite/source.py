@@ -17,6 +17,7 @@ from sqlglot import exp
 
 from ematix_flow.backends.base import BatchSource, Query, SourceColumn, Split
 from ematix_flow.backends.embedded import DatabaseFile
+from ematix_flow.backends.sqlite.collector import no_collection
 from ematix_flow.backends.sqlite.columns import to_arrow
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect
 from ematix_flow.backends.sqlite.session import source_connection, source_error
@@ -45,9 +46,11 @@ class SQLiteSource(BatchSource):
 
     def table_query(self, table: str, columns: Sequence[tuple[str, str]]) -> str:
         schema, _, name = table.rpartition(".")
-        chosen = [exp.alias_(column(source), alias, quoted=True) for alias, source in columns] or [exp.Star()]
+        # qualified, because SQLite takes an unknown "name" that stands alone for a text
+        chosen = [exp.alias_(column(source, "t"), alias, quoted=True) for alias, source in columns]
         tree = SQLiteDialect().table(schema or None, name)
-        return exp.select(*chosen).from_(tree).sql(dialect=self.dialect, identify=True)
+        tree.set("alias", exp.TableAlias(this=identifier("t")))
+        return exp.select(*(chosen or [exp.Star()])).from_(tree).sql(dialect=self.dialect, identify=True)
 
     def describe(self, sql: str) -> tuple[SourceColumn, ...]:
         with source_connection(self.file) as (connection, failures), _asked(self.file, sql, failures):
@@ -95,8 +98,7 @@ def _batches(cursor: sqlite3.Cursor, types: Sequence[tuple[str, DataType]]) -> I
 
     schema = pa.schema([pa.field(name, data_type.arrow()) for name, data_type in types])
     offset, size = 0, _FIRST_ROWS
-    while rows := cursor.fetchmany(size):
-        columns: list[tuple[Any, ...]] = list(zip(*rows, strict=True))
+    while columns := _fetch_columns(cursor, size):
         arrays = [to_arrow(values, *named, offset) for values, named in zip(columns, types, strict=True)]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         offset += batch.num_rows
@@ -105,10 +107,15 @@ def _batches(cursor: sqlite3.Cursor, types: Sequence[tuple[str, DataType]]) -> I
         yield batch
 
 
+def _fetch_columns(cursor: sqlite3.Cursor, size: int) -> list[tuple[Any, ...]]:
+    """The next rows, column by column; empty at the end."""
+    with no_collection():
+        return list(zip(*cursor.fetchmany(size), strict=True))
+
+
 def _described(connection: sqlite3.Connection, sql: str) -> tuple[SourceColumn, ...]:
     """Names and declared types, from a view that lives in this connection only."""
-    statement = sql.rstrip().rstrip(";")
-    connection.execute(f"CREATE TEMP VIEW {_VIEW} AS {statement}\n")
+    connection.execute(f"CREATE TEMP VIEW {_VIEW} AS {sql}\n")
     try:
         found = connection.execute(f"SELECT name, type FROM pragma_table_info('{_VIEW}', 'temp')").fetchall()
         if not found:  # the pragma says nothing about a view that is wrong; asking it does
@@ -144,7 +151,7 @@ def _ranged(query: Query, described: Sequence[SourceColumn]) -> str:
     native = {c.name.lower(): c.native for c in described}
     if source_range.column.lower() not in native:
         raise SchemaMismatch(f"the source SQL yields no column {source_range.column!r}, the watermark column")
-    tree = exp.select("*").from_(_alias(verbatim(query.sql.rstrip().rstrip(";"))))
+    tree = exp.select("*").from_(_alias(verbatim(query.sql)))
     if source_range.low is not None:
         coarse = _coarse(source_range.low, affinity(native[source_range.column.lower()]))
         tree = tree.where(coarse) if coarse is not None else tree

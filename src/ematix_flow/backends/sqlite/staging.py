@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.base import StagedPart
 from ematix_flow.backends.embedded import UNCHANGED, part_file, part_path
+from ematix_flow.backends.sqlite.collector import no_collection
 from ematix_flow.backends.sqlite.columns import from_arrow
 from ematix_flow.backends.sqlite.types import native_type
 from ematix_flow.errors import TargetFailed
@@ -59,11 +60,12 @@ class SQLiteStaging:
         rows = 0
         connection.execute("BEGIN")
         for batch in batches:
-            values: list[list[Any]] = [
-                from_arrow(batch.column(index), name, data_type, rows)
-                for index, (name, data_type) in enumerate(self.columns)
-            ]
-            connection.executemany(insert, zip(*values, strict=True))
+            with no_collection():
+                values: list[list[Any]] = [
+                    from_arrow(batch.column(index), name, data_type, rows)
+                    for index, (name, data_type) in enumerate(self.columns)
+                ]
+                connection.executemany(insert, zip(*values, strict=True))
             rows += batch.num_rows
         connection.execute("COMMIT")
         return rows
