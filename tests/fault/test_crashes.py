@@ -17,6 +17,7 @@ import pytest
 from ematix_flow import (
     DuckDBConnection,
     ObjectStoreLocalConnection,
+    PostgresConnection,
     SQLiteConnection,
     ematix,
     faults,
@@ -127,10 +128,12 @@ def load(conn):
 RUN = "from killed_pipelines import load; print(load.sync().status)"
 
 
-def run_in_a_process(folder: Path, fault: str | None = None) -> subprocess.CompletedProcess[str]:
+def run_in_a_process(
+    folder: Path, fault: str | None = None, nth: int = 1
+) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
     if fault:
-        environment["EMATIX_FLOW_FAULT"] = f"{fault}=kill"
+        environment["EMATIX_FLOW_FAULT"] = f"{fault}=kill:{nth}"
     return subprocess.run(
         [sys.executable, "-c", RUN],
         cwd=folder,
@@ -201,6 +204,64 @@ def test_sigkill_on_postgres_leaves_before_or_after_and_the_next_run_is_exact(
         assert again.returncode == 0, again.stderr
         found = [row[0] for row in connection.execute("SELECT id FROM copied.events ORDER BY 1").fetchall()]
         assert found == list(range(20))
+
+
+STAGED_MODULE = """
+from typing import Annotated
+from ematix_flow import BigInt, Integer, ematix, pk
+
+@ematix.connection
+class source:
+    kind = "sqlite"
+    path = "{source}"
+
+@ematix.connection
+class target:
+    {target}
+
+@ematix.table(schema="copied")
+class Events:
+    id: Annotated[BigInt, pk()]
+    at: Integer
+
+@ematix.pipeline(
+    target=Events, source_connection="source", target_connection="target",
+    incremental=True, watermark_column="at",
+)
+def load(conn):
+    return "SELECT id, at FROM events"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "point", "nth"),
+    [("postgres", "staging.loaded", 1), ("parquet", "files.before_publish", 2)],  # 1 is the empty folder's
+)
+def test_sigkill_of_a_run_with_spark_leaves_the_target_and_the_next_run_is_exact(
+    tmp_path: Path, request: pytest.FixtureRequest, kind: str, point: str, nth: int
+) -> None:
+    source_with(tmp_path / "source.db", 10)
+    connection: Any
+    if kind == "postgres":
+        url = request.getfixturevalue("pg_database")
+        fields, connection = f'kind = "postgres"; url = "{url}"', PostgresConnection(name="target", url=url)
+    else:
+        lake = str(tmp_path / "lake")
+        fields = f'kind = "object_store_local"; path = "{lake}"; format = "parquet"'
+        connection = ObjectStoreLocalConnection(name="target", path=lake, format="parquet")
+    text = STAGED_MODULE.format(source=tmp_path / "source.db", target=fields)
+    (tmp_path / "killed_pipelines.py").write_text(text)
+    killed = run_in_a_process(tmp_path, point, nth)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    backend = open_backend(connection)
+    assert read_table(backend, TABLE) == []
+    again = run_in_a_process(tmp_path)
+    assert again.stdout.strip() == "succeeded", again.stderr
+    assert sorted(row["id"] for row in read_table(backend, TABLE)) == list(range(10))
+    target = backend.target()
+    assert target is not None
+    assert target.sweep("load", "target:copied.events") == []
 
 
 def test_the_same_pipeline_started_twice_at_once_runs_once(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_ctrl_c_in_a_run_ends_with_130_and_is_recorded(flow, shop):
     stopped = flow("run", "--all", "-m", "stops")
     assert stopped.code == 130
     assert "error: pipeline 'orders' was interrupted" in stopped.err
-    assert "state: what had not committed was undone; the target is as before" in stopped.err
+    assert "state: nothing had committed; the target is as before" in stopped.err
     assert "next:  flow run orders" in stopped.err
     assert flow("runs", "list", "-o", "json").json[0]["status"] == "cancelled"
 
