@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SUFFIX = ".parquet"
-_GROUP_ROWS = 122_880  # DuckDB's own row group: each is read by one thread
+_GROUP_ROWS = 122_880  # of DuckDB's own row groups: a thread takes one over without cutting it anew
 _GROUP_BYTES = 128 << 20
 
 
@@ -48,14 +48,18 @@ class DuckDBStaging:
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterable[list[pa.RecordBatch]]:
-    """Batches gathered into row groups, bounded in rows and bytes."""
+    """Batches gathered and cut into row groups of exactly DuckDB's size, or smaller where rows are wide."""
     group: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
+        while rows + batch.num_rows >= _GROUP_ROWS:
+            room = _GROUP_ROWS - rows
+            yield [*group, batch.slice(0, room)]
+            batch, group, rows, size = batch.slice(room), [], 0, 0
         group.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
+        if size >= _GROUP_BYTES:
             yield group
             group, rows, size = [], 0, 0
-    if group:
+    if rows:
         yield group

@@ -1,0 +1,71 @@
+"""Parts of staging as tasks write them."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ematix_flow.backends.duckdb.staging import DuckDBStaging
+from ematix_flow.backends.sqlite.collector import no_collection
+from ematix_flow.backends.sqlite.staging import SQLiteStaging
+from ematix_flow.errors import RowRejected
+from ematix_flow.spec.types import DataType
+
+COLUMNS = (("id", DataType("big_int")), ("ID", DataType("text")))
+
+
+def batches(sizes: list[int]) -> Iterator[pa.RecordBatch]:
+    start = 0
+    for size in sizes:
+        ids = pa.array(range(start, start + size), pa.int64())
+        yield pa.RecordBatch.from_arrays([ids, ids.cast(pa.string())], names=["id", "ID"])
+        start += size
+
+
+@pytest.mark.parametrize(
+    "sizes", [[], [0], [5], [0, 5, 0], [100_000, 100_000, 100_000], [122_880], [400_000]]
+)
+def test_a_parquet_part_is_cut_into_duckdbs_own_row_groups(sizes: list[int], tmp_path: Path) -> None:
+    staging = pickle.loads(pickle.dumps(DuckDBStaging(str(tmp_path), COLUMNS)))
+    part = staging.write("p1", batches(sizes))
+    written = pq.ParquetFile(tmp_path / "p1.parquet")
+    groups = [written.metadata.row_group(n).num_rows for n in range(written.num_row_groups)]
+    assert part.rows == sum(groups) == sum(sizes)
+    assert all(rows == 122_880 for rows in groups[:-1])
+    assert written.read().column("c0").to_pylist() == list(range(sum(sizes)))
+
+
+def test_a_sqlite_part_holds_its_rows_in_the_form_of_the_target(tmp_path: Path) -> None:
+    columns = (("n", DataType("numeric", precision=9, scale=2)), ("on", DataType("boolean")))
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([Decimal("1.50"), None], pa.decimal128(9, 2)), pa.array([True, None])], names=["n", "on"]
+    )
+    part = pickle.loads(pickle.dumps(SQLiteStaging(str(tmp_path), columns))).write("p1", [batch, batch])
+    assert (part.rows, part.bytes) == (4, (tmp_path / "p1.sqlite").stat().st_size)
+    with closing(sqlite3.connect(tmp_path / "p1.sqlite")) as connection:
+        assert connection.execute("SELECT * FROM part").fetchall() == [(1.5, 1), (None, None)] * 2
+
+
+def test_a_value_that_cannot_be_kept_is_counted_from_the_start_of_the_part(tmp_path: Path) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([1.0, 2.0])], names=["x"])
+    bad = pa.RecordBatch.from_arrays([pa.array([1.0, float("nan")])], names=["x"])
+    with pytest.raises(RowRejected, match="row 4 "):
+        SQLiteStaging(str(tmp_path), (("x", DataType("double")),)).write("p1", [batch, bad])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_collector_is_on_again_after_a_bulk_of_rows() -> None:
+    assert gc.isenabled()
+    with pytest.raises(KeyError), no_collection(), no_collection():
+        assert not gc.isenabled()
+        raise KeyError
+    assert gc.isenabled()
