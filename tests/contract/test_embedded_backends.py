@@ -403,7 +403,7 @@ def test_a_range_is_read_from_its_low_bound_on(kind: str, backend: Backend, path
 
     def ids(column: str, data_type: DataType, low: Any, high: Any) -> list[int]:
         bounds = (Watermark(column, data_type, low), Watermark(column, data_type, high))
-        query = Query("SELECT id, n FROM t;", SourceRange(column, *bounds))
+        query = Query("SELECT id, n FROM t", SourceRange(column, *bounds))
         with source_of(backend).split(query, {}, 1) as (split,):
             return [row["id"] for batch in split.read() for row in batch.to_pylist()]
 

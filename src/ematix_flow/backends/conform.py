@@ -113,15 +113,11 @@ def _as_json(array: pa.Array) -> pa.Array:
 def _check_length(array: pa.Array, column: ColumnSpec, offset: int) -> None:
     import pyarrow.compute as pc
 
-    too_long = pc.greater(pc.utf8_length(array), column.type.length)
-    if pc.any(too_long).as_py():
-        _reject(
-            column,
-            array,
-            too_long,
-            offset,
-            f"is longer than the {column.type.length} characters of {column.type}",
-        )
+    lengths, limit = pc.utf8_length(array), column.type.length or 0
+    longest = pc.max(lengths).as_py()  # a comparison with a number would first import pandas
+    if longest is not None and longest > limit:
+        why = f"is longer than the {limit} characters of {column.type}"
+        _reject(column, array, pc.greater(lengths, limit), offset, why)
 
 
 def _reject(column: ColumnSpec, array: pa.Array, mask: pa.Array, offset: int, why: str) -> None:

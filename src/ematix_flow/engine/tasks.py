@@ -7,6 +7,7 @@ answer never arrived is never applied.
 from __future__ import annotations
 
 import json
+import struct
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-ANSWER = "part string, rows bigint, bytes bigint, error string"
+ANSWER = "answer string"
 
 
 ArrowFunction = Callable[[Iterable["pa.RecordBatch"]], Iterable["pa.RecordBatch"]]
@@ -94,32 +95,29 @@ def _write(
 def _answer(
     read: Callable[[], Iterable[pa.RecordBatch]], staging: Staging, table: TableSpec, progress: str
 ) -> pa.RecordBatch:
-    import pyarrow as pa
-
     try:
         part = _write(read(), staging, table, progress)
-        row: list[Any] = [part.part, part.rows, part.bytes, None]
+        told: dict[str, Any] = {"part": part.part, "rows": part.rows, "bytes": part.bytes}
     except errors.FlowError as error:
-        row = [None, 0, 0, json.dumps({"type": type(error).__name__, **_words(error)})]
-    types = [pa.string(), pa.int64(), pa.int64(), pa.string()]
-    arrays = [pa.array([value], type=kind) for value, kind in zip(row, types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, names=["part", "rows", "bytes", "error"])
+        words = {"what": error.what, "state": error.state, "next_step": error.next_step}
+        told = {"error": type(error).__name__, **words}
+    return _one_text(json.dumps(told))
 
 
-def _words(error: errors.FlowError) -> dict[str, str | None]:
-    return {"what": error.what, "state": error.state, "next_step": error.next_step}
+def _one_text(text: str) -> pa.RecordBatch:
+    """One row of one column, from its bytes: ``pa.array`` would first import pandas, for seconds."""
+    import pyarrow as pa
+
+    data = text.encode()
+    offsets = struct.pack("=ii", 0, len(data))
+    column = pa.StringArray.from_buffers(1, pa.py_buffer(offsets), pa.py_buffer(data))
+    return pa.RecordBatch.from_arrays([column], names=["answer"])
 
 
-def _parts(answers: Sequence[Any]) -> tuple[StagedPart, ...]:
+def _parts(rows: Sequence[Any]) -> tuple[StagedPart, ...]:
+    answers = [json.loads(row["answer"]) for row in rows]
     for answer in answers:
-        if answer["error"]:
-            raise revive(answer["error"])
-    return tuple(StagedPart(a["part"], a["rows"], a["bytes"]) for a in answers)
-
-
-def revive(text: str) -> errors.FlowError:
-    """The error that a task met, as if it had been raised here."""
-    told = json.loads(text)
-    kind = getattr(errors, told.pop("type"), errors.LoadError)
-    revived: errors.FlowError = kind(told["what"], state=told["state"], next_step=told["next_step"])
-    return revived
+        if "error" in answer:
+            kind = getattr(errors, answer["error"], errors.LoadError)
+            raise kind(answer["what"], state=answer["state"], next_step=answer["next_step"])
+    return tuple(StagedPart(**answer) for answer in answers)
