@@ -176,6 +176,7 @@ class Load:
     allow_empty: bool = False
     files: FileOptions = field(default_factory=FileOptions)
     partition_by: tuple[str, ...] = ()
+    changes: TablePlan = field(default_factory=TablePlan)  # to the table; they commit with the rows
     dry_run: bool = False  # count what would change, commit nothing; the table may not exist yet
 
 
@@ -220,7 +221,11 @@ class Target(ABC):
 
     @abstractmethod
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
-        """Carry out the plan's changes; safe when another process did the same a moment ago."""
+        """Carry out the plan's changes, and make what ledger and watermarks need.
+
+        Safe when another process did the same a moment ago. A run calls it with no changes and leaves
+        those to `apply`, so that a load that fails creates no table.
+        """
 
     @abstractmethod
     def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> AbstractContextManager[None]:
@@ -241,7 +246,7 @@ class Target(ABC):
 
     @abstractmethod
     def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:
-        """One transaction: the strategy, the ledger row, the watermark. All or nothing."""
+        """One transaction: table changes, strategy, ledger row, watermark. All or nothing."""
 
     @abstractmethod
     def drop_staging(self, staging: Staging) -> None: ...

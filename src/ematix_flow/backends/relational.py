@@ -315,6 +315,8 @@ class RelationalTarget(Target):
                 return self._rehearse(session, load, select, staged)
             with transaction(session):
                 faults.point("apply.began")
+                for change in load.changes.changes:
+                    session.execute(change.sql)
                 if staged is None and load.range is not None:
                     select = self._computed_once(session, select)
                 applied = self._apply_within(session, load, select, staged)

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ematix_flow import faults
@@ -23,6 +23,7 @@ from ematix_flow.backends.base import (
     StagedPart,
     StagedRows,
     Staging,
+    TablePlan,
     Target,
 )
 from ematix_flow.engine import tasks
@@ -97,7 +98,8 @@ class _Runner:
         if isinstance(stage, PrepareTable):
             if not self.load.dry_run:
                 with self.timed("prepare"):
-                    self.target.change_table(self.target_plan.table, stage.changes)
+                    self.target.change_table(self.target_plan.table, TablePlan())
+                self.load = replace(self.load, changes=stage.changes)
         elif isinstance(stage, CopyRows):
             self.copy(stage)
         elif isinstance(stage, TransformRows):

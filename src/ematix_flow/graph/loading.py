@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
 
 from ematix_flow.errors import FlowError, ModuleLoadError, UsageError, did_you_mean
 from ematix_flow.graph.registry import Registry, current_registry
@@ -25,9 +26,10 @@ def load_module(name: str) -> Registry:
         _make_importable(str(path.resolve().parent))
         name = path.stem
     else:
+        path = None
         _make_importable(os.getcwd())
     try:
-        importlib.import_module(name)
+        module = importlib.import_module(name)
     except FlowError:
         raise
     except ModuleNotFoundError as error:
@@ -38,14 +40,26 @@ def load_module(name: str) -> Registry:
         raise
     except BaseException as error:  # a module may even call sys.exit()
         raise _raised(name, error) from error
+    _refuse_namesake(name, path, module)
     registry = current_registry()
     registry.check()
     return registry
 
 
 def _make_importable(folder: str) -> None:
-    if folder not in sys.path and "" not in sys.path:
+    if folder not in sys.path:
         sys.path.insert(0, folder)
+
+
+def _refuse_namesake(name: str, path: Path | None, module: ModuleType) -> None:
+    """A file that is called like a module of Python or of a package is never imported."""
+    wanted = path.resolve() if path is not None else Path.cwd() / f"{name}.py"
+    found = getattr(module, "__file__", None)
+    if wanted.is_file() and (found is None or Path(found).resolve() != wanted.resolve()):
+        raise UsageError(
+            f"{wanted.name} cannot be imported: another module is called {name!r} ({found or 'built in'})",
+            next_step="give the file another name",
+        )
 
 
 def _not_found(name: str) -> FlowError:

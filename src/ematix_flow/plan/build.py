@@ -124,13 +124,13 @@ def _plan_target(
     changes, drift = _drift(spec, table, sink.plan_table(table, sink.inspect(table)))
     read = Query(source.sql, _in_source_names(watermark_range, source.column_map))
 
-    stages: list[Stage] = [PrepareTable(changes)]
+    stages: list[Stage] = []
     if path.value == "same_db":
         assert isinstance(sink, RelationalTarget)
         projected = _project(
             spec, table, source, restrict(read.sql, read.range, sink.dialect), sink.dialect.name
         )
-        stages.append(ApplyRows(projected))
+        stages += [PrepareTable(changes), ApplyRows(projected)]
     else:
         tasks = value(tuning, "read tasks", cores)
         if path.value == "copy":
@@ -149,7 +149,7 @@ def _plan_target(
                     single_part=value(tuning, "staging parts", 0) == 1,
                 )
             )
-        stages.append(ApplyRows())
+        stages += [PrepareTable(changes), ApplyRows()]
     return TargetPlan(
         target,
         table,

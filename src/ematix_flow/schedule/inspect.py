@@ -38,7 +38,8 @@ class Preview:
         }
 
     def __str__(self) -> str:
-        return str(self.plan)
+        rows = ["  ".join(str(value) for value in row) for row in (self.columns, *self.rows)]
+        return "\n".join([str(self.plan), f"the first {len(self.rows)} rows of the source:", *rows])
 
     def _repr_html_(self) -> str:
         from html import escape

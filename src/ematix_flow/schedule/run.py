@@ -127,6 +127,9 @@ def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt)
         )
         context.run_log.finish(str(run_id), "cancelled", error=stopped)
         raise stopped from None
+    except PipelineLocked as error:
+        context.run_log.finish(str(run_id), "skipped", error=error)
+        raise error.at(spec.where) from None
     except Exception as error:
         if isinstance(error, FlowError):
             error.at(spec.where)

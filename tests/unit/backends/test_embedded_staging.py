@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import sqlite3
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import closing
 from decimal import Decimal
@@ -69,3 +73,34 @@ def test_the_collector_is_on_again_after_a_bulk_of_rows() -> None:
         assert not gc.isenabled()
         raise KeyError
     assert gc.isenabled()
+
+
+def test_a_task_reads_and_writes_without_importing_pandas(tmp_path: Path) -> None:
+    """In a fresh worker that import would take longer than a small load."""
+    code = """
+        import datetime, sqlite3, sys
+        from decimal import Decimal
+        from pathlib import Path
+        from ematix_flow.backends.base import Query
+        from ematix_flow.backends.embedded import DatabaseFile
+        from ematix_flow.backends.sqlite.source import SQLiteSplit
+        from ematix_flow.backends.sqlite.staging import SQLiteStaging
+        from ematix_flow.backends.duckdb.staging import DuckDBStaging
+        from ematix_flow.spec.types import DataType
+        with sqlite3.connect("s.db") as connection:
+            connection.execute("CREATE TABLE t (a, b, c, d, e, f, g)")
+            row = (1, 2.5, "x", "2024-01-02", "2024-01-02 03:04:05", b"y", 0)
+            connection.executemany("INSERT INTO t VALUES (?, ?, ?, ?, ?, ?, ?)", [row, (None,) * 7])
+        kinds = ["big_int", "numeric", "text", "date", "timestamp_tz", "bytes", "boolean"]
+        types = [DataType("numeric", precision=9, scale=2) if k == "numeric" else DataType(k) for k in kinds]
+        columns = tuple(zip("abcdefg", types))
+        split = SQLiteSplit(DatabaseFile.of("SQLite", "s", "s.db"), Query("SELECT * FROM t"), dict(columns))
+        batches = list(split.read())
+        assert sum(b.num_rows for b in batches) == 2
+        for staging in (SQLiteStaging, DuckDBStaging):
+            staging(".", columns).write("p1", batches)
+        assert "pandas" not in sys.modules
+    """
+    source = Path(__file__).parents[3] / "src"
+    run = [sys.executable, "-c", textwrap.dedent(code)]
+    subprocess.run(run, cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(source)})

@@ -149,6 +149,12 @@ def test_a_module_is_loaded_by_its_path(tmp_path: Path) -> None:
     assert list(load_module(str(tmp_path / "by_path_pipelines.py")).pipelines) == ["ingest"]
 
 
+def test_a_file_called_like_a_module_of_python_is_refused(tmp_path: Path) -> None:
+    write_module(tmp_path, "calendar", MODULE.format(options=""))
+    with pytest.raises(UsageError, match="another module is called 'calendar'"):
+        load_module(str(tmp_path / "calendar.py"))
+
+
 def test_a_wrong_option_points_at_the_line_of_the_decorator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

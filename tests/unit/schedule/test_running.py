@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import uuid
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,17 +18,21 @@ from ematix_flow import (
     Text,
     ematix,
     faults,
+    get_connection,
     pk,
     register_connection,
 )
+from ematix_flow.backends.registry import open_backend
 from ematix_flow.engine.results import RunResult
 from ematix_flow.errors import (
     CannotConnect,
     DeclarationError,
     FlowError,
     LoadError,
+    PipelineLocked,
     PlanError,
     PostTransformFailed,
+    RowRejected,
     SchemaMismatch,
     SourceFailed,
     TargetFailed,
@@ -293,7 +298,7 @@ def test_a_failing_target_does_not_make_a_retry_load_the_other_again(database: P
         with pytest.raises(LoadError, match="1 of 2 targets failed"):
             both.sync()
     assert len(execute(database, "SELECT * FROM analytics__people")) == 2
-    assert execute(database, "SELECT * FROM analytics__strict") == []
+    assert execute(database, "SELECT name FROM sqlite_master WHERE name = 'analytics__strict'") == []
 
 
 def test_an_unforeseen_exception_stops_its_pipeline_and_not_the_others(
@@ -390,6 +395,23 @@ def test_what_depends_on_a_failure_is_not_run_and_the_rest_is(database: Path) ->
         "second": "not_run",
         "third": "not_run",
     }
+
+
+def test_a_load_that_fails_creates_no_table(database: Path) -> None:
+    execute(database, "INSERT INTO raw_people VALUES (2, 'twice')")
+    with pytest.raises(RowRejected):
+        declare().sync()
+    assert execute(database, "SELECT name FROM sqlite_master WHERE name = 'analytics__people'") == []
+
+
+def test_a_run_that_the_lock_refuses_is_no_failure_of_the_pipeline(database: Path) -> None:
+    load = declare()
+    backend = open_backend(get_connection("shop"))
+    target = backend.target()
+    assert target is not None
+    with target.lock("people", "shop:analytics.people", uuid.uuid4()), pytest.raises(PipelineLocked):
+        load.sync()
+    assert [record.status for record in logged()] == ["skipped"]
 
 
 def test_a_listener_hears_the_plan_and_the_stages(database: Path) -> None:

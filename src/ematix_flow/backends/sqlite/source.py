@@ -31,7 +31,7 @@ from ematix_flow.strategies.sql import column, identifier, verbatim
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_FIRST_ROWS, _MOST_ROWS = 2_048, 16_384
+_FIRST_ROWS, _MOST_ROWS = 512, 16_384
 _BATCH_BYTES = 16 << 20
 _VIEW = "ematix_flow_described"
 _UNTYPED = DataType("text")

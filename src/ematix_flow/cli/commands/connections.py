@@ -105,6 +105,7 @@ def set_connection(
 
     What you type may stay in your shell's history: prefer ${VARIABLE} to the secret itself.
     """
+    from ematix_flow.config import list_connections as listing
     from ematix_flow.config import set_connection as write
     from ematix_flow.config.user_file import parse_definition
 
@@ -123,6 +124,9 @@ def set_connection(
         write_json({"name": name, "file": str(path)})
         return
     write_text(f"connection {name} is defined in {path}")
+    in_force = next((known.origin for known in listing() if known.name == name), None)
+    if in_force is not None and str(path) not in str(in_force):
+        say(f"warning: it is hidden by {in_force}, which comes first", "yellow")
     say(f"next:  flow connections check {name}")
 
 
@@ -148,7 +152,7 @@ def _check(name: str) -> tuple[dict[str, Any], FlowError | None]:
     return {
         "name": name,
         "result": "failed" if error else "ok",
-        "seconds": f"{time.monotonic() - started:.2f}",
+        "seconds": round(time.monotonic() - started, 2),
         "found": found,
         "error": error.to_json() if error else None,
     }, error

@@ -17,6 +17,7 @@ from ematix_flow.cli.options import (
 )
 from ematix_flow.cli.project import chosen_pipelines, load_project
 from ematix_flow.cli.results import exit_code, write_outcomes
+from ematix_flow.cli.terminal import say
 from ematix_flow.cli.watching import choose_view
 
 app = new_app()
@@ -82,4 +83,6 @@ def run(
                     write_outcomes(view.outcomes, registry, as_json=False)
                 raise
     write_outcomes(outcomes, registry, as_json=output == "json")
+    if dry_run:
+        say("dry run: nothing was changed")
     return exit_code(outcomes)

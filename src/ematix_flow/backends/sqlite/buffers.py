@@ -1,0 +1,108 @@
+"""Arrow columns made from Python values by their bytes.
+
+``pa.array`` and ``to_numpy`` first import pandas, which costs a fresh Spark worker more time than a small
+load does; these functions do not, and are as quick.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_EXACT = 2**53  # whole numbers up to here are exact as doubles
+_MOST_BYTES = 2**31 - 1  # an Arrow string column's offsets have 32 bits
+_NOTHING = type(None)
+
+
+def column_of(values: Sequence[Any]) -> pa.Array | None:
+    """Values of one storage class (numbers count as one) as Arrow would infer; None when they are mixed."""
+    import pyarrow as pa
+
+    kinds = set(map(type, values))
+    missing = _NOTHING in kinds
+    kinds.discard(_NOTHING)
+    if not kinds:
+        return pa.nulls(len(values), pa.null())
+    if kinds == {int}:
+        return _fixed(pa.int64(), array("q", _filled(values, 0) if missing else values), values, missing)
+    if kinds <= {int, float}:
+        filled = _filled(values, 0.0) if missing else values
+        if kinds == {float} or (max(filled) <= _EXACT and min(filled) >= -_EXACT):
+            return _fixed(pa.float64(), array("d", filled), values, missing)
+        return None
+    if kinds == {str}:
+        return _texts(_filled(values, "") if missing else values, values, missing)
+    if kinds == {bytes}:
+        filled = _filled(values, b"") if missing else values
+        return _variable(pa.binary(), b"".join(filled), [len(v) for v in filled], values, missing)
+    return None
+
+
+def decimals(unscaled: Any, wanted: pa.DataType, pattern: pa.Array) -> pa.Array:
+    """Decimals from a numpy array of 64-bit whole numbers, null where ``pattern`` is."""
+    import numpy as np
+    import pyarrow as pa
+
+    words = np.empty((len(unscaled), 2), dtype=np.int64)  # a 128-bit integer, the low half first
+    words[:, 0] = unscaled
+    words[:, 1] = words[:, 0] >> 63
+    validity = pattern.buffers()[0] if pattern.null_count else None
+    return pa.Array.from_buffers(wanted, len(unscaled), [validity, pa.py_buffer(words)])
+
+
+def numbers_of(column: pa.Array, words: int = 1) -> Any:
+    """A fixed-width column as numpy 64-bit integers or doubles; what stands for a null may be anything."""
+    import numpy as np
+    import pyarrow.types as t
+
+    kind = np.float64 if t.is_float64(column.type) else np.int64
+    whole = np.frombuffer(column.buffers()[1], dtype=kind)
+    return whole[words * column.offset : words * (column.offset + len(column)) : words]
+
+
+def _filled(values: Sequence[Any], substitute: Any) -> list[Any]:
+    return [substitute if value is None else value for value in values]
+
+
+def _fixed(kind: pa.DataType, data: array[Any], values: Sequence[Any], missing: bool) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(kind, len(data), [_validity(values, missing), pa.py_buffer(data)])
+
+
+def _texts(filled: Sequence[str], values: Sequence[Any], missing: bool) -> pa.Array | None:
+    import pyarrow as pa
+
+    joined = "".join(filled)
+    data = joined.encode()
+    # as many bytes as characters: ASCII, whose lengths need no encoding of each value
+    lengths = [len(v) for v in filled] if len(data) == len(joined) else [len(v.encode()) for v in filled]
+    return _variable(pa.string(), data, lengths, values, missing)
+
+
+def _variable(
+    kind: pa.DataType, data: bytes, lengths: list[int], values: Sequence[Any], missing: bool
+) -> pa.Array | None:
+    import numpy as np
+    import pyarrow as pa
+
+    if len(data) > _MOST_BYTES:
+        return None
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    buffers = [_validity(values, missing), pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(lengths), buffers)
+
+
+def _validity(values: Sequence[Any], missing: bool) -> pa.Buffer | None:
+    import numpy as np
+    import pyarrow as pa
+
+    if not missing:
+        return None
+    present = np.array([value is not None for value in values], dtype=np.bool_)
+    return pa.py_buffer(np.packbits(present, bitorder="little"))
