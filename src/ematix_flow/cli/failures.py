@@ -36,15 +36,17 @@ def report(error: BaseException, *, arguments: Sequence[str], debug: bool) -> in
     return known.exit_code
 
 
-def show(error: FlowError) -> None:
-    write(error_lines(error, sys.stderr), sys.stderr)
+def show(error: FlowError, pipeline: str | None = None) -> None:
+    """On stderr; with several pipelines it says whose error it is."""
+    write(error_lines(error, sys.stderr, pipeline), sys.stderr)
 
 
-def error_lines(error: FlowError, stream: TextIO) -> str:
+def error_lines(error: FlowError, stream: TextIO, pipeline: str | None = None) -> str:
     """The parts of an error, a line each, as the stream can show them."""
     width = width_of(stream)
     what = error.what if width is None else textwrap.fill(error.what, width - 7, subsequent_indent=" " * 7)
-    lines = [styled("error: ", "bold red", stream) + styled(what, "bold", stream)]
+    head = f"error in {pipeline}: " if pipeline else "error: "
+    lines = [styled(head, "bold red", stream) + styled(what, "bold", stream)]
     parts = (
         ("where", str(error.where) if error.where else None),
         ("state", error.state),

@@ -8,7 +8,7 @@ from typing import Any
 from ematix_flow.backends.base import Backend, BatchSource, Target
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.backends.embedded import DatabaseFile
-from ematix_flow.backends.sqlite.session import source_connection, source_error
+from ematix_flow.backends.sqlite.connection import source_connection, source_error
 from ematix_flow.backends.sqlite.source import SQLiteSource
 from ematix_flow.backends.sqlite.target import SQLiteTarget
 from ematix_flow.spec.connections import Connection, SQLiteConnection

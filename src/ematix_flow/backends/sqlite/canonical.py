@@ -2,58 +2,25 @@
 
 A load that stays in the database meets the same rules as one that passes through Arrow: what is already
 in our form is taken as it is, by conditions that SQLite checks itself; anything else goes through
-`values.parse` in a function that `register` gives to a connection, and is converted or refused there.
+`values.parse` in a function that every connection has, and is converted or refused there.
 """
 
 from __future__ import annotations
 
 import json
-import sqlite3
-from functools import lru_cache
-from typing import Any
 
 import sqlglot
 from sqlglot import exp
 
 from ematix_flow.backends.sqlite.types import is_exact_number
-from ematix_flow.backends.sqlite.values import Misfit, parse, stored
-from ematix_flow.errors import RowRejected
+from ematix_flow.backends.sqlite.value_function import FUNCTION
 from ematix_flow.spec.types import INTEGER_BITS, DataType
 
-FUNCTION = "EMATIX_FLOW_VALUE"
 _VALUE = "v"  # the column's place in the conditions below
-_SHOWN = 80
 
 _HEX, _DIGIT = "[0-9a-f]", "[0-9]"
 _UUID = "-".join(_HEX * count for count in (8, 4, 4, 4, 12))
 _MOMENT = f"{_DIGIT * 4}-{_DIGIT * 2}-{_DIGIT * 2} {_DIGIT * 2}:{_DIGIT * 2}:{_DIGIT * 2}.{_DIGIT * 6}"
-
-
-def register(connection: sqlite3.Connection, failures: list[RowRejected]) -> None:
-    """Give the function to a connection. SQLite hides what it raises; ``failures`` receives it."""
-
-    def value(raw: Any, type_json: str, column: str) -> Any:
-        data_type = _type(type_json)
-        try:
-            return stored(parse(raw, data_type), data_type)
-        except Misfit as misfit:
-            shown = repr(raw)
-            shown = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"
-            failures.append(
-                RowRejected(
-                    f"column {column!r}: {shown} {misfit}",
-                    next_step="mend the row in the source, filter it in the source SQL, "
-                    "or change the column's type or markers",
-                )
-            )
-            raise
-
-    connection.create_function(FUNCTION, 3, value, deterministic=True)
-
-
-@lru_cache(maxsize=256)
-def _type(text: str) -> DataType:
-    return DataType.from_json(json.loads(text))
 
 
 def canonical(column: exp.Expr, data_type: DataType, name: str) -> exp.Expr:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from ematix_flow.backends.base import LiveTable, Load, StagedPart, StagedRows, Staging, TableChange
-from ematix_flow.backends.embedded import EmbeddedTarget, create_staging_folder, drop_folder
+from ematix_flow.backends.embedded import create_staging_folder, drop_folder
+from ematix_flow.backends.embedded_target import EmbeddedTarget
 from ematix_flow.backends.relational import SqlSession
+from ematix_flow.backends.sqlite.connection import target_error
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect, require_ordered, table_name
-from ematix_flow.backends.sqlite.session import SQLiteSession, reading, target_error, writing
+from ematix_flow.backends.sqlite.session import SQLiteSession, reading, writing
 from ematix_flow.backends.sqlite.staging import TABLE, SQLiteStaging, part_table_sql
 from ematix_flow.backends.sqlite.types import canonical_type
 from ematix_flow.backends.sqlite.values import stored

@@ -51,8 +51,8 @@ def plan(
         write_json([*(p.to_json() for p in plans), *failed])
     else:
         write_text("\n\n".join(plan_to_text(p, verbose=verbose) for p in plans))
-        for _, problem in errors:
-            show(problem)
+        for name, problem in errors:
+            show(problem, name)
     if errors:
         return 1
     return CHANGES_PENDING if check and any(p.has_changes for p in plans) else 0

@@ -33,8 +33,9 @@ def validate(
     else:
         columns = (Column("pipeline"), status_column("result"), Column("warnings", wraps=True))
         write_table(columns, [(v.pipeline, "ok" if v.ok else "failed", "; ".join(v.warnings)) for v in found])
-        for error in errors:
-            show(error)
+        for validation in found:
+            if validation.error is not None:
+                show(validation.error, validation.pipeline if len(found) > 1 else None)
     if len(found) == 1 and errors:
         return errors[0].exit_code
     return 1 if errors else 0
