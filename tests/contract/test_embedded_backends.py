@@ -413,13 +413,13 @@ def test_a_range_is_read_from_its_low_bound_on(kind: str, backend: Backend, path
 
 
 def test_sqlite_uses_an_index_on_the_watermark(path: Path) -> None:
-    from ematix_flow.backends.sqlite.source import _ranged
+    from ematix_flow.backends.sqlite.source import ranged
 
     backend = backend_at("sqlite", path)
     run_sql("sqlite", path, "CREATE TABLE t (at TIMESTAMP, what TEXT)", "CREATE INDEX i ON t (at)")
     low = Watermark("at", DataType("timestamp"), dt.datetime(2024, 1, 1))
     sql = "SELECT at, what FROM t"
-    asked = _ranged(Query(sql, SourceRange("at", low)), source_of(backend).describe(sql))
+    asked = ranged(Query(sql, SourceRange("at", low)), source_of(backend).describe(sql))
     assert "USING INDEX i" in source_of(backend).explain(asked)
 
 

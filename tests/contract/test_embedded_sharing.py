@@ -22,7 +22,7 @@ import pytest
 from ematix_flow import faults
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.duckdb import handles
-from ematix_flow.backends.sqlite import session as sqlite_session
+from ematix_flow.backends.sqlite import connection as sqlite_connection
 from ematix_flow.errors import CannotConnect, PipelineLocked, SourceFailed, TargetFailed
 from ematix_flow.testing.loads import PIPELINE, TARGET, load_rows, new_load
 from tests.contract.embedded_setup import (
@@ -120,7 +120,7 @@ def test_a_sqlite_reader_in_a_loop_never_sees_an_empty_table(path: Path) -> None
 
 
 def test_a_locked_sqlite_file_is_a_clear_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_session, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(sqlite_connection, "BUSY_SECONDS", 0.2)
     backend = backend_at("sqlite", path)
     load_rows(target_of(backend), new_load(SMALL), named(0, 3))
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -135,7 +135,7 @@ def test_a_locked_sqlite_file_is_a_clear_error(path: Path, monkeypatch: pytest.M
 def test_a_sqlite_reader_that_blocks_the_commit_leaves_the_target_unchanged(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_session, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(sqlite_connection, "BUSY_SECONDS", 0.2)
     backend = backend_at("sqlite", path)
     load_rows(target_of(backend), new_load(SMALL), named(0, 3))
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:

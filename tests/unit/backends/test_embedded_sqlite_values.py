@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlglot import exp
 
-from ematix_flow.backends.sqlite.canonical import canonical, register
+from ematix_flow.backends.sqlite.canonical import canonical
 from ematix_flow.backends.sqlite.columns import from_arrow, to_arrow
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect
+from ematix_flow.backends.sqlite.value_function import register
 from ematix_flow.backends.sqlite.values import Misfit, parse, stored
 from ematix_flow.errors import RowRejected, Unsupported
 from ematix_flow.spec.types import DataType

@@ -7,7 +7,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from ematix_flow.backends.duckdb.dialect import DuckDBDialect, catalog_name
+from ematix_flow.backends.duckdb.dialect import DuckDBDialect
+from ematix_flow.backends.duckdb.handles import catalog_name
 from ematix_flow.backends.duckdb.types import export_cast, source_type
 from ematix_flow.backends.relational import SqlDialect
 from ematix_flow.backends.sqlite import types as sqlite_types

@@ -8,8 +8,8 @@ import duckdb
 
 from ematix_flow.backends.base import Backend, BatchSource, Target
 from ematix_flow.backends.capabilities import Capabilities
+from ematix_flow.backends.duckdb.failures import failing_as, source_error
 from ematix_flow.backends.duckdb.handles import connected
-from ematix_flow.backends.duckdb.session import failing_as, source_error
 from ematix_flow.backends.duckdb.source import DuckDBSource
 from ematix_flow.backends.duckdb.target import DuckDBTarget
 from ematix_flow.backends.embedded import DatabaseFile

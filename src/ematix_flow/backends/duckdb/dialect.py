@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from pathlib import Path
 from typing import Any
 
 from sqlglot import exp
@@ -14,14 +13,6 @@ from ematix_flow.backends.relational import SqlDialect
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.sql import identifier
-
-_RESERVED = ("main", "temp", "system")
-
-
-def catalog_name(path: Path) -> str:
-    """What DuckDB calls the database in this file: its name up to the first dot that ends one."""
-    stem = next((part for part in path.name.split(".") if part), path.name)
-    return f"{stem}_db" if stem.lower() in _RESERVED else stem
 
 
 class DuckDBDialect(SqlDialect):

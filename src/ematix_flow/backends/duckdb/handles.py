@@ -14,10 +14,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import duckdb
 
-from ematix_flow.backends.duckdb.dialect import catalog_name
 from ematix_flow.backends.embedded import UNCHANGED, DatabaseFile
 from ematix_flow.errors import CannotConnect, FlowError, TargetFailed, Unsupported
 
@@ -25,7 +25,14 @@ WAIT_SECONDS = 10.0  # for another process, and for readers of this one
 QUEUE_SECONDS = 600.0  # for another load of this process
 _PAUSE = 0.1
 _HOLDER = re.compile(r"Conflicting lock is held in (.*?) \(PID (\d+)\)")
+_RESERVED = ("main", "temp", "system")
 _OTHER_CONFIGURATION = "different configuration"
+
+
+def catalog_name(path: Path) -> str:
+    """What DuckDB calls the database in this file: its name up to the first dot that ends one."""
+    stem = next((part for part in path.name.split(".") if part), path.name)
+    return f"{stem}_db" if stem.lower() in _RESERVED else stem
 
 
 @dataclass

@@ -1,25 +1,19 @@
-"""A session on a DuckDB file, and DuckDB's errors turned into ours."""
+"""Sessions of a DuckDB target."""
 
 from __future__ import annotations
 
-import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import duckdb
 
+from ematix_flow.backends.duckdb.failures import failing_as, target_error
 from ematix_flow.backends.duckdb.handles import connected
-from ematix_flow.backends.embedded import UNCHANGED, DatabaseFile
+from ematix_flow.backends.embedded import DatabaseFile
 from ematix_flow.backends.relational import SqlSession
-from ematix_flow.errors import FlowError, RowRejected, SourceFailed, TargetFailed
-from ematix_flow.strategies.functions.base import rejection_in
 
-_FAILURE_OF_A_ROW = (duckdb.ConstraintException, duckdb.DataError)
-_ROW_ERRORS = ("Conversion Error", "Out of Range Error")  # as Arrow's stream reports them
-_KIND = re.compile(r"^[A-Za-z ]+ Error: ")
-_SHOWN = 600
 _PAUSE = 0.05
 
 
@@ -102,60 +96,3 @@ def reading(file: DatabaseFile) -> Iterator[DuckDBSession]:
     else:
         with duckdb.connect(":memory:") as empty:
             yield DuckDBSession(empty, file)
-
-
-# ------------------------------------------------------------------ errors
-
-
-@contextmanager
-def failing_as(translate: Callable[[duckdb.Error], FlowError]) -> Iterator[None]:
-    """DuckDB's errors by ``translate``; its word for a Ctrl-C it heard is an ordinary RuntimeError."""
-    try:
-        yield
-    except duckdb.Error as error:
-        raise translate(error) from error
-    except RuntimeError as error:
-        if str(error) == "Query interrupted":
-            raise KeyboardInterrupt from error
-        raise
-
-
-def target_error(error: duckdb.Error, file: DatabaseFile) -> FlowError:
-    """What went wrong while writing; the open transaction is rolled back."""
-    told = rejection_in(str(error))
-    if told is not None:
-        return RowRejected(told, state=UNCHANGED)
-    if isinstance(error, _FAILURE_OF_A_ROW):
-        return RowRejected(
-            f"DuckDB refused a row: {_sentence(error)}",
-            state=UNCHANGED,
-            next_step="mend or filter the row in the source SQL, or change the column's type or key",
-        )
-    if isinstance(error, duckdb.IOException | duckdb.FatalException | duckdb.OutOfMemoryException):
-        return TargetFailed(
-            f"DuckDB cannot write {file.path}: {_sentence(error)}",
-            state=UNCHANGED,
-            next_step="look at the disk's free space, the memory, and the permissions of file and folder",
-        )
-    return TargetFailed(f"DuckDB refused a statement on {file.path}: {_sentence(error)}", state=UNCHANGED)
-
-
-def source_error(error: Exception, file: DatabaseFile) -> FlowError:
-    """What went wrong while reading, with DuckDB's own pointer at the place in the SQL."""
-    told = rejection_in(str(error))
-    if told is not None:
-        return RowRejected(told)
-    if isinstance(error, duckdb.DataError) or str(error).startswith(_ROW_ERRORS):
-        return RowRejected(
-            f"DuckDB on connection {file.connection!r} cannot convert a value: {_sentence(error)}",
-            next_step="mend the row in the source, or filter it in the source SQL",
-        )
-    return SourceFailed(
-        f"DuckDB on connection {file.connection!r} says: {_sentence(error)}",
-        next_step="correct the source SQL",
-    )
-
-
-def _sentence(error: Exception) -> str:
-    text = _KIND.sub("", str(error)).strip()
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

@@ -13,16 +13,14 @@ from sqlglot import exp
 
 from ematix_flow.backends.base import LiveTable, Load, StagedRows, Staging, TableChange
 from ematix_flow.backends.duckdb.casts import exact_cast
-from ematix_flow.backends.duckdb.dialect import DuckDBDialect, catalog_name
-from ematix_flow.backends.duckdb.session import DuckDBSession, failing_as, reading, target_error, writing
-from ematix_flow.backends.duckdb.source import described
+from ematix_flow.backends.duckdb.dialect import DuckDBDialect
+from ematix_flow.backends.duckdb.failures import failing_as, target_error
+from ematix_flow.backends.duckdb.handles import catalog_name
+from ematix_flow.backends.duckdb.session import DuckDBSession, reading, writing
+from ematix_flow.backends.duckdb.split import described
 from ematix_flow.backends.duckdb.staging import DuckDBStaging
-from ematix_flow.backends.embedded import (
-    DatabaseFile,
-    EmbeddedTarget,
-    create_staging_folder,
-    drop_folder,
-)
+from ematix_flow.backends.embedded import DatabaseFile, create_staging_folder, drop_folder
+from ematix_flow.backends.embedded_target import EmbeddedTarget
 from ematix_flow.backends.relational import SqlSession
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec

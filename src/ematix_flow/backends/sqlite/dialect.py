@@ -88,10 +88,12 @@ class SQLiteDialect(SqlDialect):
         tested = condition.replace("{v}", quoted)
         return f"CONSTRAINT {self.quote(told)} CHECK ({quoted} IS NULL OR ({tested}))"
 
-    def select_canonical(self, source: exp.Expr, columns: tuple[ColumnSpec, ...]) -> exp.Select:
+    def select_canonical(self, source: exp.Subquery, columns: tuple[ColumnSpec, ...]) -> exp.Select:
         """The declared columns of a subquery, each in our own form."""
+        # qualified, because SQLite takes an unknown "name" that stands alone for a text
         chosen = [
-            exp.alias_(canonical(column_tree(c.name), c.type, c.name), c.name, quoted=True) for c in columns
+            exp.alias_(canonical(column_tree(c.name, source.alias), c.type, c.name), c.name, quoted=True)
+            for c in columns
         ]
         return exp.select(*chosen).from_(source)
 

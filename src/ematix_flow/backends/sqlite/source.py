@@ -22,7 +22,10 @@ from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.types import INTEGER_BITS, DataType
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.ranges import range_condition
+from ematix_flow.strategies.raw_sql import one_statement
 from ematix_flow.strategies.sql import column, identifier, verbatim
+
+_RANGED = "ranged"
 
 
 class SQLiteSource(BatchSource):
@@ -73,11 +76,11 @@ def ranged(query: Query, columns: Sequence[SourceColumn]) -> str:
     """
     source_range = query.range
     assert source_range is not None
-    exact = range_condition(source_range, SQLiteDialect())
+    exact = range_condition(source_range, SQLiteDialect(), _RANGED)
     native = {c.name.lower(): c.native for c in columns}
     if source_range.column.lower() not in native:
         raise SchemaMismatch(f"the source SQL yields no column {source_range.column!r}, the watermark column")
-    tree = exp.select("*").from_(_alias(verbatim(query.sql)))
+    tree = exp.select("*").from_(_alias(verbatim(one_statement(query.sql, "sqlite"))))
     if source_range.low is not None:
         coarse = _coarse(source_range.low, affinity(native[source_range.column.lower()]))
         tree = tree.where(coarse) if coarse is not None else tree
@@ -88,7 +91,7 @@ def ranged(query: Query, columns: Sequence[SourceColumn]) -> str:
 
 def _coarse(low: Watermark, lean: str) -> exp.Expr | None:
     """A condition that leaves out only what lies below the bound in any form; nulls and misfits stay."""
-    mark: exp.Expr = column(low.column)
+    mark: exp.Expr = column(low.column, _RANGED)
     kind, numbers = low.type.kind, None
     if isinstance(low.value, dt.date):
         # a zone moves a time by less than a day
@@ -103,10 +106,13 @@ def _coarse(low: Watermark, lean: str) -> exp.Expr | None:
         mark = exp.Collate(this=mark, expression=exp.Var(this="BINARY"))
     else:
         return None
-    parts = [exp.GTE(this=mark, expression=bound), exp.Is(this=column(low.column), expression=exp.Null())]
+    parts = [
+        exp.GTE(this=mark, expression=bound),
+        exp.Is(this=column(low.column, _RANGED), expression=exp.Null()),
+    ]
     return exp.or_(*parts, *([numbers] if numbers is not None else []))
 
 
 def _alias(subquery: exp.Subquery) -> exp.Subquery:
-    subquery.set("alias", exp.TableAlias(this=identifier("ranged")))
+    subquery.set("alias", exp.TableAlias(this=identifier(_RANGED)))
     return subquery

@@ -1,0 +1,78 @@
+"""DuckDB's errors turned into ours. Tasks import this module too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import duckdb
+
+from ematix_flow.backends.embedded import UNCHANGED, DatabaseFile
+from ematix_flow.errors import FlowError, RowRejected, SourceFailed, TargetFailed
+
+_FAILURE_OF_A_ROW = (duckdb.ConstraintException, duckdb.DataError)
+_ROW_ERRORS = ("Conversion Error", "Out of Range Error")  # as Arrow's stream reports them
+_KIND = re.compile(r"^[A-Za-z ]+ Error: ")
+_SHOWN = 600
+
+
+@contextmanager
+def failing_as(translate: Callable[[duckdb.Error], FlowError]) -> Iterator[None]:
+    """DuckDB's errors by ``translate``; its word for a Ctrl-C it heard is an ordinary RuntimeError."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise translate(error) from error
+    except RuntimeError as error:
+        if str(error) == "Query interrupted":
+            raise KeyboardInterrupt from error
+        raise
+
+
+def target_error(error: duckdb.Error, file: DatabaseFile) -> FlowError:
+    """What went wrong while writing; the open transaction is rolled back."""
+    told = _told(error)
+    if told is not None:
+        return RowRejected(told, state=UNCHANGED)
+    if isinstance(error, _FAILURE_OF_A_ROW):
+        return RowRejected(
+            f"DuckDB refused a row: {_sentence(error)}",
+            state=UNCHANGED,
+            next_step="mend or filter the row in the source SQL, or change the column's type or key",
+        )
+    if isinstance(error, duckdb.IOException | duckdb.FatalException | duckdb.OutOfMemoryException):
+        return TargetFailed(
+            f"DuckDB cannot write {file.path}: {_sentence(error)}",
+            state=UNCHANGED,
+            next_step="look at the disk's free space, the memory, and the permissions of file and folder",
+        )
+    return TargetFailed(f"DuckDB refused a statement on {file.path}: {_sentence(error)}", state=UNCHANGED)
+
+
+def source_error(error: Exception, file: DatabaseFile) -> FlowError:
+    """What went wrong while reading, with DuckDB's own pointer at the place in the SQL."""
+    told = _told(error)
+    if told is not None:
+        return RowRejected(told)
+    if isinstance(error, duckdb.DataError) or str(error).startswith(_ROW_ERRORS):
+        return RowRejected(
+            f"DuckDB on connection {file.connection!r} cannot convert a value: {_sentence(error)}",
+            next_step="mend the row in the source, or filter it in the source SQL",
+        )
+    return SourceFailed(
+        f"DuckDB on connection {file.connection!r} says: {_sentence(error)}",
+        next_step="correct the source SQL",
+    )
+
+
+def _sentence(error: Exception) -> str:
+    text = _KIND.sub("", str(error)).strip()
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def _told(error: Exception) -> str | None:
+    """What our own SQL said when it refused a value."""
+    from ematix_flow.strategies.functions.base import rejection_in
+
+    return rejection_in(str(error))

@@ -1,0 +1,111 @@
+"""Reading DuckDB inside a task: one query streamed as Arrow batches, under one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from ematix_flow.backends.base import SourceColumn
+from ematix_flow.backends.conform import rejected
+from ematix_flow.backends.duckdb.failures import failing_as, source_error
+from ematix_flow.backends.duckdb.handles import connected
+from ematix_flow.backends.duckdb.types import export_cast, source_type
+from ematix_flow.backends.embedded import DatabaseFile
+from ematix_flow.errors import SourceFailed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BATCH_ROWS = 32_768
+
+
+@dataclass(frozen=True)
+class DuckDBSplit:
+    """A whole query, kept to its range."""
+
+    file: DatabaseFile
+    sql: str
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        self.file.require_existing()
+        with (
+            connected(self.file, write=False) as connection,
+            failing_as(lambda error: source_error(error, self.file)),
+        ):
+            columns = described(connection, self.sql)
+            reader = connection.sql(_export_sql(self.sql, columns)).to_arrow_reader(_BATCH_ROWS)
+            offset = 0
+            while True:
+                try:
+                    batch = reader.read_next_batch()
+                except StopIteration:
+                    return
+                except OSError as error:  # how Arrow hands on what DuckDB says in mid-stream
+                    raise source_error(error, self.file) from error
+                _refuse_infinite(batch, offset)
+                offset += batch.num_rows
+                yield batch
+
+
+def described(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[SourceColumn, ...]:
+    found = connection.execute(f"DESCRIBE {one_select(connection, sql)}").fetchall()
+    return tuple(SourceColumn(name, source_type(native), native) for name, native, *_ in found)
+
+
+def one_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+    """The SQL, which must be one query: DuckDB would run whatever else stands there."""
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        kinds = ", ".join(s.type.name for s in statements) or "nothing"
+        raise SourceFailed(
+            f"the source SQL must be one SELECT; DuckDB reads it as {kinds}",
+            next_step="leave one SELECT; a PIVOT needs its columns listed with IN, inside a subquery",
+        )
+    return statements[0].query.rstrip().rstrip(";")
+
+
+def _export_sql(sql: str, columns: tuple[SourceColumn, ...]) -> str:
+    """The query with each column in a form that Arrow carries.
+
+    Columns are addressed by number, since two names may differ in case only. Written as text: what it
+    puts in are numbers, our own type names, and names in quotes.
+    """
+    numbers = [f"c{number}" for number in range(len(columns))]
+    exported = [
+        f"{_exported(f'q.{number}', column.native)} AS {_quoted(column.name)}"
+        for number, column in zip(numbers, columns, strict=True)
+    ]
+    return f"SELECT {', '.join(exported)} FROM (\n{sql}\n) AS q({', '.join(numbers)})"
+
+
+def _exported(value: str, native: str) -> str:
+    target = export_cast(native)
+    if target == "JSON":
+        return f"CAST(to_json({value}) AS VARCHAR)"
+    return f"CAST({value} AS {target})" if target else value
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _refuse_infinite(batch: pa.RecordBatch, offset: int) -> None:
+    """DuckDB's infinite dates would arrive as far-off finite ones."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as t
+
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        if not (t.is_timestamp(array.type) or t.is_date(array.type)):
+            continue
+        integer = pa.int32() if t.is_date32(array.type) else pa.int64()
+        numbers = array.cast(integer)
+        limit = 2 ** (integer.bit_width - 1) - 1
+        ends = pc.min_max(numbers).as_py()
+        for told, end in (("infinity", limit), ("-infinity", -limit)):
+            if end in ends.values():
+                row = pc.index(numbers, end).as_py()
+                raise rejected(name, offset + row, told, "cannot be loaded: no other system has it")

@@ -1,0 +1,165 @@
+"""Connections to a SQLite file, and its errors turned into ours. Tasks import this module too."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from urllib.parse import quote
+
+from ematix_flow.backends.embedded import UNCHANGED, DatabaseFile
+from ematix_flow.backends.sqlite import value_function
+from ematix_flow.errors import CannotConnect, FlowError, RowRejected, SourceFailed, TargetFailed
+
+BUSY_SECONDS = 30.0
+Opened = tuple[sqlite3.Connection, list[RowRejected]]  # a connection, and what our function refused on it
+_STEPS_BETWEEN_LOOKS = 100_000
+_CONSTRAINT = re.compile(r"(NOT NULL|UNIQUE|CHECK|FOREIGN KEY) constraint failed(?:: (.*))?", re.DOTALL)
+_NAMED = re.compile(r'near "(.+)": syntax error|no such (?:column|table|function): (.+)', re.DOTALL)
+
+
+@contextmanager
+def source_connection(file: DatabaseFile, *, compiled: bool = True) -> Iterator[Opened]:
+    """Read-only, for a source. ``compiled``: also for SQL that we compiled, not only for the user's own."""
+    file.require_existing()
+    with opened(file, "ro", compiled=compiled) as found:
+        yield found
+
+
+@contextmanager
+def opened(file: DatabaseFile, mode: str | None, *, compiled: bool = True) -> Iterator[Opened]:
+    failures: list[RowRejected] = []
+    where = ":memory:" if mode is None else address(str(file.path), mode)
+    try:
+        # a task's iterator may be drawn from one thread after another
+        connection = sqlite3.connect(
+            where, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+    except sqlite3.Error as error:
+        raise cannot_open(error, file) from error
+    with closing(connection):
+        try:
+            connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
+        except sqlite3.Error as error:
+            raise _locked(file) if "locked" in str(error) else cannot_open(error, file) from error
+        # a long statement looks up now and then, so that Ctrl-C is heard
+        connection.set_progress_handler(_go_on, _STEPS_BETWEEN_LOOKS)
+        value_function.register(connection, failures)
+        if compiled:
+            from ematix_flow.strategies.functions import sqlite as functions
+
+            functions.register(connection)
+        yield connection, failures
+
+
+def _go_on() -> int:
+    return 0
+
+
+def address(path: str, mode: str) -> str:
+    return f"file:{quote(path)}?mode={mode}"
+
+
+# ------------------------------------------------------------------ errors
+
+
+def cannot_open(error: sqlite3.Error, file: DatabaseFile) -> CannotConnect:
+    return CannotConnect(
+        f"connection {file.connection!r}: SQLite cannot open {file.path}: {error}",
+        state="nothing was read or written",
+        next_step="look at the path, its permissions and whether it is a SQLite database",
+    )
+
+
+def target_error(error: sqlite3.Error, file: DatabaseFile, failures: list[RowRejected]) -> FlowError:
+    """What went wrong while writing; the open transaction is rolled back."""
+    text = str(error)
+    _heed_interruption(text)
+    refused = _refused(text, failures)
+    if refused is not None:
+        refused.state = UNCHANGED
+        return refused
+    if isinstance(error, sqlite3.IntegrityError):
+        return _constraint(text)
+    if "locked" in text or "busy" in text:
+        return _locked(file)
+    if "readonly" in text or "full" in text or "I/O" in text:
+        return TargetFailed(
+            f"SQLite cannot write {file.path}: {text}",
+            state=UNCHANGED,
+            next_step="look at the disk's free space and at the permissions of the file and its folder",
+        )
+    return TargetFailed(f"SQLite refused a statement on {file.path}: {text}", state=UNCHANGED)
+
+
+def source_error(
+    error: sqlite3.Error, file: DatabaseFile, sql: str, failures: list[RowRejected]
+) -> FlowError:
+    """What went wrong while reading, with the place in the SQL where it can be told."""
+    text = str(error)
+    _heed_interruption(text)
+    refused = _refused(text, failures)
+    if refused is not None:
+        return refused
+    if "locked" in text or "busy" in text:
+        return SourceFailed(
+            f"{file.path} is locked by another process, for {BUSY_SECONDS:g} s now",
+            next_step="wait until the other process has committed, then run it again",
+        )
+    if "unable to open" in text or "not a database" in text:
+        return cannot_open(error, file)
+    return SourceFailed(
+        f"SQLite on connection {file.connection!r} says: {text}{_position(text, sql)}",
+        next_step="correct the source SQL",
+    )
+
+
+def _heed_interruption(text: str) -> None:
+    """What SQLite makes of a Ctrl-C that it heard in mid-statement."""
+    if text == "interrupted":
+        raise KeyboardInterrupt
+
+
+def _refused(text: str, failures: list[RowRejected]) -> RowRejected | None:
+    from ematix_flow.strategies.functions.base import rejection_in
+
+    told = rejection_in(text)
+    if told is not None:
+        return RowRejected(told)
+    if failures and "user-defined function" in text:
+        return failures.pop()
+    return None
+
+
+def _constraint(text: str) -> RowRejected:
+    match = _CONSTRAINT.match(text)
+    kind, subject = (match[1], match[2] or "") if match else ("", text)
+    what, step = {
+        "NOT NULL": (f"{subject} would be null, and takes no nulls", "fill or filter them in the source SQL"),
+        "UNIQUE": (
+            f"a row with the same {subject} is there already, or comes twice",
+            "remove duplicates in the source SQL, or load with a mode that replaces rows",
+        ),
+        "CHECK": (f"a value breaks the rule: {subject}", "mend or filter the value in the source SQL"),
+        "FOREIGN KEY": ("a row refers to one that is not there", "load the table it refers to first"),
+    }.get(kind, (f"SQLite refused a row: {text}", "mend or filter the row in the source SQL"))
+    return RowRejected(what, state=UNCHANGED, next_step=step)
+
+
+def _locked(file: DatabaseFile) -> TargetFailed:
+    return TargetFailed(
+        f"{file.path} is locked by another process, for {BUSY_SECONDS:g} s now",
+        state=UNCHANGED,
+        next_step="wait until the other process has committed, then run it again",
+    )
+
+
+def _position(text: str, sql: str) -> str:
+    """Line and column of what SQLite names, when it stands in the SQL once."""
+    match = _NAMED.match(text)
+    name = (match[1] or match[2]) if match else ""
+    if not name or sql.count(name) != 1:
+        return ""
+    before = sql[: sql.index(name)]
+    return f" (line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))})"

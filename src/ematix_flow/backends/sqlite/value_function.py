@@ -1,0 +1,42 @@
+"""The SQL function behind `canonical`: a loose value as we would have written it, or a refusal."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from functools import lru_cache
+from typing import Any
+
+from ematix_flow.backends.sqlite.values import Misfit, parse, stored
+from ematix_flow.errors import RowRejected
+from ematix_flow.spec.types import DataType
+
+FUNCTION = "EMATIX_FLOW_VALUE"
+_SHOWN = 80
+
+
+def register(connection: sqlite3.Connection, failures: list[RowRejected]) -> None:
+    """Give the function to a connection. SQLite hides what it raises; ``failures`` receives it."""
+
+    def value(raw: Any, type_json: str, column: str) -> Any:
+        data_type = _type(type_json)
+        try:
+            return stored(parse(raw, data_type), data_type)
+        except Misfit as misfit:
+            shown = repr(raw)
+            shown = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"
+            failures.append(
+                RowRejected(
+                    f"column {column!r}: {shown} {misfit}",
+                    next_step="mend the row in the source, filter it in the source SQL, "
+                    "or change the column's type or markers",
+                )
+            )
+            raise
+
+    connection.create_function(FUNCTION, 3, value, deterministic=True)
+
+
+@lru_cache(maxsize=256)
+def _type(text: str) -> DataType:
+    return DataType.from_json(json.loads(text))
