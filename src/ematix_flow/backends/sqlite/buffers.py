@@ -7,7 +7,7 @@ load does; these functions do not, and are as quick.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def column_of(values: Sequence[Any]) -> pa.Array | None:
         return _texts(_filled(values, "") if missing else values, values, missing)
     if kinds == {bytes}:
         filled = _filled(values, b"") if missing else values
-        return _variable(pa.binary(), b"".join(filled), [len(v) for v in filled], values, missing)
+        return _variable(pa.binary(), b"".join(filled), map(len, filled), values, missing)
     return None
 
 
@@ -80,22 +80,22 @@ def _texts(filled: Sequence[str], values: Sequence[Any], missing: bool) -> pa.Ar
     joined = "".join(filled)
     data = joined.encode()
     # as many bytes as characters: ASCII, whose lengths need no encoding of each value
-    lengths = [len(v) for v in filled] if len(data) == len(joined) else [len(v.encode()) for v in filled]
+    lengths = map(len, filled if len(data) == len(joined) else map(str.encode, filled))
     return _variable(pa.string(), data, lengths, values, missing)
 
 
 def _variable(
-    kind: pa.DataType, data: bytes, lengths: list[int], values: Sequence[Any], missing: bool
+    kind: pa.DataType, data: bytes, lengths: Iterable[int], values: Sequence[Any], missing: bool
 ) -> pa.Array | None:
     import numpy as np
     import pyarrow as pa
 
     if len(data) > _MOST_BYTES:
         return None
-    offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
-    np.cumsum(lengths, out=offsets[1:])
+    offsets = np.zeros(len(values) + 1, dtype=np.int32)
+    np.cumsum(np.fromiter(lengths, dtype=np.int32, count=len(values)), out=offsets[1:])
     buffers = [_validity(values, missing), pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(kind, len(lengths), buffers)
+    return pa.Array.from_buffers(kind, len(values), buffers)
 
 
 def _validity(values: Sequence[Any], missing: bool) -> pa.Buffer | None:
