@@ -125,7 +125,7 @@ def test_a_run_that_is_stopped_leaves_the_target_as_it_was(
     out, err = run.communicate(timeout=90)
     assert run.returncode == 130, err
     assert "error: pipeline 'numbers' was interrupted" in err
-    assert "the target is as before" in err
+    assert "the target is as before" in err, err
     assert "Traceback" not in err
     assert out == ""
     assert not has_table(project)

@@ -146,13 +146,18 @@ def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt)
 
 def _state_after_interrupt(spec: PipelineSpec, context: RunContext, run_id: str) -> str:
     """What the ledgers say of a run that was stopped: it may have committed already."""
-    try:
-        committed = committed_targets(spec, open_world(context.spark), run_id)
-    except FlowError as error:
-        return f"the ledger could not be asked whether it had committed: {error.what}"
-    if not committed:
-        return "nothing had committed; the target is as before"
-    return f"it had committed to {', '.join(committed)}; unless it is incremental, another run appends again"
+    problem: BaseException | None = None
+    for _ in range(2):  # one more: the interrupt may come twice, and break off the question too
+        try:
+            committed = committed_targets(spec, open_world(context.spark), run_id)
+        except (FlowError, KeyboardInterrupt) as error:
+            problem = error
+            continue
+        if not committed:
+            return "nothing had committed; the target is as before"
+        told = f"it had committed to {', '.join(committed)}"
+        return f"{told}; unless it is incremental, another run appends again"
+    return f"the ledger could not be asked whether it had committed: {problem}"
 
 
 def _failure(spec: PipelineSpec, result: RunResult) -> LoadError | None:
