@@ -122,7 +122,7 @@ class Events:
     max_shrink=1.0, allow_empty=True,
 )
 def load(conn):
-    return "SELECT id, at FROM events"
+    return 'SELECT id, "at" FROM events'
 """
 
 RUN = "from killed_pipelines import load; print(load.sync().status)"
@@ -268,7 +268,7 @@ def test_the_same_pipeline_started_twice_at_once_runs_once(tmp_path: Path) -> No
     database = tmp_path / "one.duckdb"
     with duckdb.connect(str(database)) as connection:
         connection.execute(
-            "CREATE TABLE events AS SELECT range AS id, (range // 3)::INTEGER AS at FROM range(10)"
+            'CREATE TABLE events AS SELECT range AS id, (range // 3)::INTEGER AS "at" FROM range(10)'
         )
     write_module(tmp_path, "duckdb", "path", str(database), "append")
     holder = (
