@@ -1,16 +1,14 @@
 """The commit protocol on a SQL database: what Postgres, SQLite and DuckDB share.
 
-A target subclass brings a dialect, sessions, staging and a lock; this module owns the control tables
-(ledger, watermarks), the comparison of declared and live tables, and the one transaction in which
-rows, ledger entry and watermark commit together.
+A target subclass brings a dialect, sessions, staging and a lock; this module owns the one transaction in
+which rows, ledger entry and watermark commit together.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from abc import abstractmethod
+from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlglot import exp
@@ -27,102 +25,25 @@ from ematix_flow.backends.base import (
     TablePlan,
     Target,
 )
+from ematix_flow.backends.control_tables import (
+    LEDGER,
+    MOMENT,
+    WATERMARKS,
+    control_insert,
+    control_select,
+)
 from ematix_flow.backends.positions import batch_key, require_position
-from ematix_flow.errors import PlanError, RowRejected, SchemaMismatch, TargetFailed
-from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.backends.sql_session import SqlDialect, SqlSession, transaction
+from ematix_flow.backends.table_plans import compare_tables, create_table_sql
+from ematix_flow.errors import PlanError, RowRejected, TargetFailed
+from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies import append, truncate
-from ematix_flow.strategies.sql import Dialect, Incoming, Step, column, identifier, verbatim
-
-CONTROL_SCHEMA = "ematix_flow"
-STAGING_SCHEMA = "ematix_flow_staging"
+from ematix_flow.strategies.sql import Incoming, Step, column, identifier, verbatim
 
 _COMPUTED = "_ematix_computed"
-_TEXT, _COUNT, _MOMENT = DataType("text"), DataType("big_int"), DataType("timestamp_tz")
-
-LEDGER = TableSpec(
-    CONTROL_SCHEMA,
-    "ledger",
-    (
-        ColumnSpec("pipeline", _TEXT, primary_key=True),
-        ColumnSpec("target", _TEXT, primary_key=True),
-        ColumnSpec("batch_key", _TEXT, primary_key=True),
-        ColumnSpec("run_id", _TEXT),
-        ColumnSpec("source_from", _TEXT, nullable=True),
-        ColumnSpec("source_to", _TEXT, nullable=True),
-        ColumnSpec("rows_in", _COUNT),
-        ColumnSpec("rows_inserted", _COUNT),
-        ColumnSpec("rows_updated", _COUNT),
-        ColumnSpec("rows_deleted", _COUNT),
-        ColumnSpec("committed_at", _MOMENT),
-    ),
-)
-WATERMARKS = TableSpec(
-    CONTROL_SCHEMA,
-    "watermarks",
-    (
-        ColumnSpec("pipeline", _TEXT, primary_key=True),
-        ColumnSpec("target", _TEXT, primary_key=True),
-        ColumnSpec("column_name", _TEXT, primary_key=True),
-        ColumnSpec("value_type", _TEXT),
-        ColumnSpec("value", _TEXT),
-        ColumnSpec("updated_at", _MOMENT),
-    ),
-)
-
 _STRATEGIES = {"append": append.steps, "truncate": truncate.steps}
-
-
-class SqlDialect(Dialect, ABC):
-    """A strategy's dialect plus what DDL and reading back need."""
-
-    @abstractmethod
-    def native_type(self, data_type: DataType) -> str:
-        """The type in a CREATE TABLE."""
-
-    @abstractmethod
-    def canonical_type(self, native: str) -> DataType | None:
-        """What a live column's type means; None when no canonical type holds it."""
-
-    @abstractmethod
-    def to_python(self, value: Any, data_type: DataType) -> Any:
-        """A value as the driver returned it, as the canonical Python value (aware UTC datetimes …)."""
-
-    def holds(self, declared: DataType, live: DataType, native: str | None) -> bool:
-        """Whether a live column of this type takes every value of the declared one, unchanged."""
-        stored = self.canonical_type(self.native_type(declared))
-        return stored == (live if native is None else self.canonical_type(native))
-
-    def column_constraint(self, column: ColumnSpec) -> str:
-        """An extra CHECK for a limit that the database would not enforce by itself."""
-        return ""
-
-    def render(self, tree: exp.Expr) -> str:
-        return tree.sql(dialect=self.name, identify=True)
-
-    def quote(self, name: str) -> str:
-        return identifier(name).sql(dialect=self.name)
-
-
-class SqlSession(ABC):
-    """One open connection with explicit transactions. Raises FlowErrors, never a driver's own."""
-
-    @abstractmethod
-    def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> int:
-        """Rows affected. ``:name`` placeholders are rendered by ``exp.Placeholder`` in the dialect."""
-
-    @abstractmethod
-    def fetch(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]: ...
-
-    @abstractmethod
-    def begin(self) -> None: ...
-
-    @abstractmethod
-    def commit(self) -> None: ...
-
-    @abstractmethod
-    def rollback(self) -> None: ...
 
 
 class RelationalTarget(Target):
@@ -166,9 +87,9 @@ class RelationalTarget(Target):
         if live is None:
             with self.reading() as session:
                 changes = self.schema_changes(session, table)
-            changes.append(TableChange("create_table", table.label, self.create_table_sql(wanted)))
+            changes.append(TableChange("create_table", table.label, create_table_sql(self.dialect, wanted)))
             return TablePlan(tuple(changes))
-        return self._compare(wanted, live)
+        return compare_tables(self.dialect, wanted, live)
 
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
         """Create what is missing, control tables included, in one transaction."""
@@ -176,67 +97,9 @@ class RelationalTarget(Target):
             for control in (LEDGER, WATERMARKS):
                 for change in self.schema_changes(session, control):
                     session.execute(change.sql)
-                session.execute(self.create_table_sql(control))
+                session.execute(create_table_sql(self.dialect, control))
             for change in plan.changes:
                 session.execute(change.sql)
-
-    def create_table_sql(self, table: TableSpec) -> str:
-        """CREATE TABLE IF NOT EXISTS with keys and constraints."""
-        quote, lines = self.dialect.quote, []
-        for item in table.columns:
-            words = [
-                quote(item.name),
-                self.dialect.native_type(item.type),
-                "" if item.nullable else "NOT NULL",
-                self.dialect.column_constraint(item),
-            ]
-            lines.append(" ".join(word for word in words if word))
-        if table.primary_key:
-            lines.append(f"PRIMARY KEY ({', '.join(quote(n) for n in table.primary_key)})")
-        for group in dict.fromkeys(table.unique + table.natural_keys):
-            if group != table.primary_key:
-                lines.append(f"UNIQUE ({', '.join(quote(n) for n in group)})")
-        name = self.dialect.render(self.dialect.table(table.schema, table.name))
-        return f"CREATE TABLE IF NOT EXISTS {name} (\n  " + ",\n  ".join(lines) + "\n)"
-
-    def _compare(self, wanted: TableSpec, live: LiveTable) -> TablePlan:
-        have = {c.name: c for c in live.columns}
-        table_sql = self.dialect.render(self.dialect.table(wanted.schema, wanted.name))
-        changes: list[TableChange] = []
-        differences: list[str] = []
-        for item in wanted.columns:
-            there = have.get(item.name)
-            if there is None:
-                if item.nullable:
-                    sql = (
-                        f"ALTER TABLE {table_sql} ADD COLUMN {self.dialect.quote(item.name)} "
-                        f"{self.dialect.native_type(item.type)}"
-                    )
-                    changes.append(TableChange("add_column", f"{wanted.label}.{item.name}", sql))
-                else:
-                    differences.append(
-                        f"column {item.name!r} ({item.type}, not null) is declared but not in the table"
-                    )
-                continue
-            native = live.native.get(item.name)
-            if not self.dialect.holds(item.type, there.type, native):
-                native = native or str(there.type)
-                differences.append(f"column {item.name!r} is {native} in the table, declared as {item.type}")
-            if there.nullable != item.nullable:
-                is_now, declared = ("nullable", "not null") if there.nullable else ("not null", "nullable")
-                differences.append(f"column {item.name!r} is {is_now} in the table, declared as {declared}")
-        declared_names = set(wanted.column_names)
-        for item in live.columns:
-            if item.name not in declared_names and not item.nullable:
-                differences.append(
-                    f"column {item.name!r} of the table is not null and not declared: no load could fill it"
-                )
-        if wanted.primary_key != live.primary_key:
-            differences.append(
-                f"the primary key is ({', '.join(live.primary_key)}), "
-                f"declared as ({', '.join(wanted.primary_key)})"
-            )
-        return TablePlan(tuple(changes), tuple(differences))
 
     # -------------------------------------------------------------- ledger and watermark
 
@@ -250,7 +113,9 @@ class RelationalTarget(Target):
             return self._position(session, pipeline, target, column)
 
     def _position(self, session: SqlSession, pipeline: str, target: str, column: str) -> Watermark | None:
-        sql = self._control_select(WATERMARKS, ["value_type", "value"], ["pipeline", "target", "column_name"])
+        sql = control_select(
+            self.dialect, WATERMARKS, ["value_type", "value"], ["pipeline", "target", "column_name"]
+        )
         rows = session.fetch(sql, {"pipeline": pipeline, "target": target, "column_name": column})
         return Watermark.decode(column, rows[0][0], rows[0][1]) if rows else None
 
@@ -263,40 +128,12 @@ class RelationalTarget(Target):
         with self.reading() as session:
             if not self._control_exists(session, LEDGER):
                 return []
-            sql = self._control_select(LEDGER, names, filters, order="committed_at", limit=limit)
+            sql = control_select(self.dialect, LEDGER, names, filters, order="committed_at", limit=limit)
             rows = session.fetch(sql, params)
         return [self._ledger_entry(dict(zip(names, row, strict=True))) for row in rows]
 
     def _ledger_entry(self, row: dict[str, Any]) -> LedgerEntry:
-        return LedgerEntry(**{**row, "committed_at": self.dialect.to_python(row["committed_at"], _MOMENT)})
-
-    def _control_select(
-        self,
-        table: TableSpec,
-        names: Sequence[str],
-        filters: Sequence[str],
-        order: str | None = None,
-        limit: int = 0,
-    ) -> str:
-        select = exp.select(*[column(n) for n in names]).from_(self.dialect.table(table.schema, table.name))
-        for name in filters:
-            select = select.where(exp.EQ(this=column(name), expression=exp.Placeholder(this=name)))
-        if order:
-            select = select.order_by(exp.Ordered(this=column(order), desc=True)).limit(limit)
-        return self.dialect.render(select)
-
-    def _control_insert(self, table: TableSpec, replace_on: Sequence[str] = ()) -> str:
-        names = table.column_names
-        schema = exp.Schema(
-            this=self.dialect.table(table.schema, table.name), expressions=[identifier(n) for n in names]
-        )
-        values = exp.Values(expressions=[exp.Tuple(expressions=[exp.Placeholder(this=n) for n in names])])
-        sql = self.dialect.render(exp.Insert(this=schema, expression=values))
-        if replace_on:
-            quote = self.dialect.quote
-            updates = ", ".join(f"{quote(n)} = excluded.{quote(n)}" for n in names if n not in replace_on)
-            sql += f" ON CONFLICT ({', '.join(quote(n) for n in replace_on)}) DO UPDATE SET {updates}"
-        return sql
+        return LedgerEntry(**{**row, "committed_at": self.dialect.to_python(row["committed_at"], MOMENT)})
 
     # -------------------------------------------------------------- the one transaction
 
@@ -375,7 +212,7 @@ class RelationalTarget(Target):
         if load.range is not None and not counts["insert"]:
             return Applied(rows_in=rows_in)
         session.execute(
-            self._control_insert(LEDGER),
+            control_insert(self.dialect, LEDGER),
             {
                 "pipeline": load.pipeline,
                 "target": load.target,
@@ -387,20 +224,20 @@ class RelationalTarget(Target):
                 "rows_inserted": counts["insert"],
                 "rows_updated": counts["update"],
                 "rows_deleted": counts["delete"],
-                "committed_at": self.bind(dt.datetime.now(dt.timezone.utc), _MOMENT),
+                "committed_at": self.bind(dt.datetime.now(dt.timezone.utc), MOMENT),
             },
         )
         faults.point("apply.ledger_written")
         if high is not None:
             session.execute(
-                self._control_insert(WATERMARKS, replace_on=WATERMARKS.primary_key),
+                control_insert(self.dialect, WATERMARKS, replace_on=WATERMARKS.primary_key),
                 {
                     "pipeline": load.pipeline,
                     "target": load.target,
                     "column_name": high.column,
                     "value_type": high.type_json(),
                     "value": high.encode(),
-                    "updated_at": self.bind(dt.datetime.now(dt.timezone.utc), _MOMENT),
+                    "updated_at": self.bind(dt.datetime.now(dt.timezone.utc), MOMENT),
                 },
             )
         return Applied(
@@ -443,7 +280,7 @@ class RelationalTarget(Target):
         return int(total), Watermark(load.range.column, data_type, self.dialect.to_python(highest, data_type))
 
     def _ledger_holds(self, session: SqlSession, load: Load, batch_key: str) -> bool:
-        sql = self._control_select(LEDGER, ["run_id"], ["pipeline", "target", "batch_key"])
+        sql = control_select(self.dialect, LEDGER, ["run_id"], ["pipeline", "target", "batch_key"])
         return bool(
             session.fetch(sql, {"pipeline": load.pipeline, "target": load.target, "batch_key": batch_key})
         )
@@ -477,28 +314,3 @@ def _refuse_shrink(load: Load, counts: dict[str, int]) -> None:
 def _aliased(subquery: exp.Subquery) -> exp.Subquery:
     subquery.set("alias", exp.TableAlias(this=identifier("rows")))
     return subquery
-
-
-@contextmanager
-def transaction(session: SqlSession) -> Iterator[None]:
-    """Commit at the end of the block; roll back on any exception, Ctrl-C included."""
-    session.begin()
-    try:
-        yield
-    except BaseException:
-        session.rollback()
-        raise
-    session.commit()
-
-
-def require_identifier_length(table: TableSpec, limit: int | None) -> None:
-    """Names longer than the database keeps would be cut and collide: refuse them."""
-    if limit is None:
-        return
-    for name in (table.schema or "", table.name, *table.column_names):
-        if len(name.encode()) > limit:
-            raise SchemaMismatch(
-                f"the name {name!r} is {len(name.encode())} bytes long; this database keeps {limit}",
-                where=table.where,
-                next_step="choose a shorter name",
-            )

@@ -15,7 +15,8 @@ from ematix_flow.backends.base import (
     SparkSource,
     TablePlan,
 )
-from ematix_flow.backends.relational import RelationalTarget, require_identifier_length
+from ematix_flow.backends.relational import RelationalTarget
+from ematix_flow.backends.table_plans import require_identifier_length
 from ematix_flow.errors import FlowError, PlanError, SchemaMismatch, Unsupported, did_you_mean
 from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.plan.definition import (

@@ -10,7 +10,7 @@ import pytest
 from ematix_flow.backends.duckdb.dialect import DuckDBDialect
 from ematix_flow.backends.duckdb.handles import catalog_name
 from ematix_flow.backends.duckdb.types import export_cast, source_type
-from ematix_flow.backends.relational import SqlDialect
+from ematix_flow.backends.sql_session import SqlDialect
 from ematix_flow.backends.sqlite import types as sqlite_types
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect, table_name
 from ematix_flow.spec.types import KINDS, DataType

@@ -9,7 +9,7 @@ from typing import Any
 from sqlglot import exp
 
 from ematix_flow.backends.duckdb import types
-from ematix_flow.backends.relational import SqlDialect
+from ematix_flow.backends.sql_session import SqlDialect
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.sql import identifier

@@ -12,7 +12,7 @@ import duckdb
 from ematix_flow.backends.duckdb.failures import failing_as, target_error
 from ematix_flow.backends.duckdb.handles import connected
 from ematix_flow.backends.embedded import DatabaseFile
-from ematix_flow.backends.relational import SqlSession
+from ematix_flow.backends.sql_session import SqlSession
 
 _PAUSE = 0.05
 

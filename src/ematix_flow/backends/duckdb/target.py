@@ -21,7 +21,7 @@ from ematix_flow.backends.duckdb.split import described
 from ematix_flow.backends.duckdb.staging import DuckDBStaging
 from ematix_flow.backends.embedded import DatabaseFile, create_staging_folder, drop_folder
 from ematix_flow.backends.embedded_target import EmbeddedTarget
-from ematix_flow.backends.relational import SqlSession
+from ematix_flow.backends.sql_session import SqlSession
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType

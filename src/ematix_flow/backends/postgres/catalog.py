@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ematix_flow.backends.base import LiveTable
 from ematix_flow.backends.postgres.dialect import PostgresDialect
-from ematix_flow.backends.relational import SqlSession
+from ematix_flow.backends.sql_session import SqlSession
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType

@@ -39,7 +39,7 @@ class Diagnosis:
         # sessions that write one ledger key trip over the ledger's
         if self.state not in ("23505", "XX000"):
             return False
-        from ematix_flow.backends.relational import CONTROL_SCHEMA
+        from ematix_flow.backends.control_tables import CONTROL_SCHEMA
 
         return self.schema in ("pg_catalog", CONTROL_SCHEMA) or "concurrently" in self.message
 

@@ -12,7 +12,7 @@ from typing import Any
 from sqlglot import exp
 
 from ematix_flow.backends.postgres.exports import exact_numeric
-from ematix_flow.backends.relational import SqlDialect
+from ematix_flow.backends.sql_session import SqlDialect
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.sql import identifier
 

@@ -11,7 +11,7 @@ import psycopg
 from ematix_flow.backends.postgres.address import Address
 from ematix_flow.backends.postgres.control import control
 from ematix_flow.backends.postgres.failures import UNCHANGED, commit_failure, target_failure
-from ematix_flow.backends.relational import SqlSession
+from ematix_flow.backends.sql_session import SqlSession
 from ematix_flow.errors import TargetFailed
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from ematix_flow.backends.base import Load, StagedRows
+from ematix_flow.backends.control_tables import STAGING_SCHEMA
 from ematix_flow.backends.postgres.address import Address
 from ematix_flow.backends.postgres.dialect import PostgresDialect
 from ematix_flow.backends.postgres.staging import PART, PostgresStaging, part_number
-from ematix_flow.backends.relational import STAGING_SCHEMA
 from ematix_flow.errors import PlanError
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.strategies.sql import column

@@ -22,6 +22,7 @@ from ematix_flow.backends.base import (
     TableChange,
     TablePlan,
 )
+from ematix_flow.backends.control_tables import STAGING_SCHEMA
 from ematix_flow.backends.postgres.address import Address
 from ematix_flow.backends.postgres.catalog import live_table
 from ematix_flow.backends.postgres.dialect import PostgresDialect
@@ -37,7 +38,8 @@ from ematix_flow.backends.postgres.staging_table import (
     staging_name,
     staging_prefix,
 )
-from ematix_flow.backends.relational import STAGING_SCHEMA, RelationalTarget, SqlSession
+from ematix_flow.backends.relational import RelationalTarget
+from ematix_flow.backends.sql_session import SqlSession
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed
 from ematix_flow.spec.tables import TableSpec
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from ematix_flow.backends.relational import SqlDialect
+from ematix_flow.backends.sql_session import SqlDialect
 from ematix_flow.backends.sqlite import types
 from ematix_flow.backends.sqlite.canonical import canonical
 from ematix_flow.backends.sqlite.values import parse, stored

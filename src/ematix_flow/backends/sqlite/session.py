@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from ematix_flow.backends.embedded import DatabaseFile
-from ematix_flow.backends.relational import SqlSession
+from ematix_flow.backends.sql_session import SqlSession
 from ematix_flow.backends.sqlite.connection import Opened, address, opened, target_error
 
 _CACHE_KIB = 64 << 10  # keys that come in no order touch many pages of an index

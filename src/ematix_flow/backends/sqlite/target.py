@@ -12,7 +12,7 @@ from sqlglot import exp
 from ematix_flow.backends.base import LiveTable, Load, StagedPart, StagedRows, Staging, TableChange
 from ematix_flow.backends.embedded import create_staging_folder, drop_folder
 from ematix_flow.backends.embedded_target import EmbeddedTarget
-from ematix_flow.backends.relational import SqlSession
+from ematix_flow.backends.sql_session import SqlSession
 from ematix_flow.backends.sqlite.connection import target_error
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect, require_ordered, table_name
 from ematix_flow.backends.sqlite.session import SQLiteSession, reading, writing

@@ -1,0 +1,78 @@
+"""The ledger and the watermarks: the two tables that a target keeps beside the data, and their SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from ematix_flow.backends.sql_session import SqlDialect
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.sql import column, identifier
+
+CONTROL_SCHEMA = "ematix_flow"
+STAGING_SCHEMA = "ematix_flow_staging"
+
+MOMENT = DataType("timestamp_tz")
+_TEXT, _COUNT = DataType("text"), DataType("big_int")
+
+LEDGER = TableSpec(
+    CONTROL_SCHEMA,
+    "ledger",
+    (
+        ColumnSpec("pipeline", _TEXT, primary_key=True),
+        ColumnSpec("target", _TEXT, primary_key=True),
+        ColumnSpec("batch_key", _TEXT, primary_key=True),
+        ColumnSpec("run_id", _TEXT),
+        ColumnSpec("source_from", _TEXT, nullable=True),
+        ColumnSpec("source_to", _TEXT, nullable=True),
+        ColumnSpec("rows_in", _COUNT),
+        ColumnSpec("rows_inserted", _COUNT),
+        ColumnSpec("rows_updated", _COUNT),
+        ColumnSpec("rows_deleted", _COUNT),
+        ColumnSpec("committed_at", MOMENT),
+    ),
+)
+WATERMARKS = TableSpec(
+    CONTROL_SCHEMA,
+    "watermarks",
+    (
+        ColumnSpec("pipeline", _TEXT, primary_key=True),
+        ColumnSpec("target", _TEXT, primary_key=True),
+        ColumnSpec("column_name", _TEXT, primary_key=True),
+        ColumnSpec("value_type", _TEXT),
+        ColumnSpec("value", _TEXT),
+        ColumnSpec("updated_at", MOMENT),
+    ),
+)
+
+
+def control_select(
+    dialect: SqlDialect,
+    table: TableSpec,
+    names: Sequence[str],
+    filters: Sequence[str],
+    order: str | None = None,
+    limit: int = 0,
+) -> str:
+    select = exp.select(*[column(n) for n in names]).from_(dialect.table(table.schema, table.name))
+    for name in filters:
+        select = select.where(exp.EQ(this=column(name), expression=exp.Placeholder(this=name)))
+    if order:
+        select = select.order_by(exp.Ordered(this=column(order), desc=True)).limit(limit)
+    return dialect.render(select)
+
+
+def control_insert(dialect: SqlDialect, table: TableSpec, replace_on: Sequence[str] = ()) -> str:
+    names = table.column_names
+    schema = exp.Schema(
+        this=dialect.table(table.schema, table.name), expressions=[identifier(n) for n in names]
+    )
+    values = exp.Values(expressions=[exp.Tuple(expressions=[exp.Placeholder(this=n) for n in names])])
+    sql = dialect.render(exp.Insert(this=schema, expression=values))
+    if replace_on:
+        quote = dialect.quote
+        updates = ", ".join(f"{quote(n)} = excluded.{quote(n)}" for n in names if n not in replace_on)
+        sql += f" ON CONFLICT ({', '.join(quote(n) for n in replace_on)}) DO UPDATE SET {updates}"
+    return sql

@@ -1,0 +1,77 @@
+"""What a SQL database brings: its dialect for DDL and reading back, and a session with transactions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sqlglot import exp
+
+from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.sql import Dialect, identifier
+
+
+class SqlDialect(Dialect, ABC):
+    """A strategy's dialect plus what DDL and reading back need."""
+
+    @abstractmethod
+    def native_type(self, data_type: DataType) -> str:
+        """The type in a CREATE TABLE."""
+
+    @abstractmethod
+    def canonical_type(self, native: str) -> DataType | None:
+        """What a live column's type means; None when no canonical type holds it."""
+
+    @abstractmethod
+    def to_python(self, value: Any, data_type: DataType) -> Any:
+        """A value as the driver returned it, as the canonical Python value (aware UTC datetimes …)."""
+
+    def holds(self, declared: DataType, live: DataType, native: str | None) -> bool:
+        """Whether a live column of this type takes every value of the declared one, unchanged."""
+        stored = self.canonical_type(self.native_type(declared))
+        return stored == (live if native is None else self.canonical_type(native))
+
+    def column_constraint(self, column: ColumnSpec) -> str:
+        """An extra CHECK for a limit that the database would not enforce by itself."""
+        return ""
+
+    def render(self, tree: exp.Expr) -> str:
+        return tree.sql(dialect=self.name, identify=True)
+
+    def quote(self, name: str) -> str:
+        return identifier(name).sql(dialect=self.name)
+
+
+class SqlSession(ABC):
+    """One open connection with explicit transactions. Raises FlowErrors, never a driver's own."""
+
+    @abstractmethod
+    def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> int:
+        """Rows affected. ``:name`` placeholders are rendered by ``exp.Placeholder`` in the dialect."""
+
+    @abstractmethod
+    def fetch(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def begin(self) -> None: ...
+
+    @abstractmethod
+    def commit(self) -> None: ...
+
+    @abstractmethod
+    def rollback(self) -> None: ...
+
+
+@contextmanager
+def transaction(session: SqlSession) -> Iterator[None]:
+    """Commit at the end of the block; roll back on any exception, Ctrl-C included."""
+    session.begin()
+    try:
+        yield
+    except BaseException:
+        session.rollback()
+        raise
+    session.commit()
