@@ -76,8 +76,8 @@ def _masked(value: Any) -> Any:
 class RunRecord:
     """One attempt to load one target. Counts are None where the path cannot know them.
 
-    All moments are aware and in UTC; ``slot`` is the fire time of a scheduled run. Only a run that is
-    over has ``finished_at``.
+    All moments are aware and in UTC; ``slot`` is the fire time of a scheduled run. ``batch`` is the key
+    under which it loads, None before it has one. Only a run that is over has ``finished_at``.
     """
 
     run_id: str
@@ -88,6 +88,7 @@ class RunRecord:
     trigger: str = "cli"
     slot: dt.datetime | None = None
     attempt: int = 1
+    batch: str | None = None
     status: RunStatus = "running"
     started_at: dt.datetime = field(default_factory=utc_now)
     finished_at: dt.datetime | None = None

@@ -47,6 +47,10 @@ class RunLog(ABC):
         """Record a run that begins now. Its id must be new."""
 
     @abstractmethod
+    def take_batch(self, run_id: str, batch: str) -> None:
+        """Record the key under which a run, whose locks are held now, is going to load."""
+
+    @abstractmethod
     def finish(
         self,
         run_id: str,
@@ -96,6 +100,10 @@ class RunLog(ABC):
         """
 
     @abstractmethod
+    def last_batch(self, pipeline: str) -> RunRecord | None:
+        """The newest run of a pipeline that got as far as having a batch."""
+
+    @abstractmethod
     def close(self) -> None:
         """Let go of the store. The log can be opened again."""
 
@@ -114,7 +122,8 @@ class RunLog(ABC):
 class NullRunLog(RunLog):
     """Stands in for a log that cannot be opened: forgets what is written, refuses to be read.
 
-    A starting run may ask what is ``running`` and hears nothing, so that the run goes on.
+    A starting run may ask what is ``running`` and which batch was the last, and hears nothing, so that
+    the run goes on.
     """
 
     def __init__(self, location: str, reason: ConfigError) -> None:
@@ -122,6 +131,9 @@ class NullRunLog(RunLog):
         self.reason = reason
 
     def start(self, record: RunRecord) -> None:
+        return None
+
+    def take_batch(self, run_id: str, batch: str) -> None:
         return None
 
     def finish(self, run_id: str, status: RunStatus, **_: Any) -> bool:
@@ -144,6 +156,9 @@ class NullRunLog(RunLog):
 
     def running(self, pipeline: str, target: str | None = None) -> tuple[RunRecord, ...]:
         return ()
+
+    def last_batch(self, pipeline: str) -> RunRecord | None:
+        return None
 
     def close(self) -> None:
         return None

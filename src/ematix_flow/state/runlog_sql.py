@@ -69,6 +69,14 @@ class SqlRunLog(RunLog):
         except SQLAlchemyError as error:
             self._warn(f"the start of run {record.run_id}", error)
 
+    def take_batch(self, run_id: str, batch: str) -> None:
+        change = sa.update(runs).where(runs.c.run_id == run_id).values(batch=batch)
+        try:
+            with self._transaction() as connection:
+                connection.execute(change)
+        except SQLAlchemyError as error:
+            self._warn(f"the batch of run {run_id}", error)
+
     def finish(
         self,
         run_id: str,
@@ -145,6 +153,11 @@ class SqlRunLog(RunLog):
         if target is not None:
             query = query.where(runs.c.target == target)
         return self._records(query.order_by(*_NEWEST_FIRST).limit(MOST_RUNNING))
+
+    def last_batch(self, pipeline: str) -> RunRecord | None:
+        query = sa.select(runs).where(runs.c.pipeline == pipeline, runs.c.batch.is_not(None))
+        found = self._records(query.order_by(*_NEWEST_FIRST).limit(1))
+        return found[0] if found else None
 
     def close(self) -> None:
         if self.location.startswith("memory://"):

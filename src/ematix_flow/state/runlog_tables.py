@@ -57,6 +57,7 @@ runs = sa.Table(
     sa.Column("trigger", sa.String(32), nullable=False, quote=True),
     sa.Column("slot", UtcMoment),
     sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("batch", sa.Text),
     sa.Column("status", sa.String(16), nullable=False),
     sa.Column("started_at", UtcMoment, nullable=False),
     sa.Column("finished_at", UtcMoment),
@@ -78,8 +79,12 @@ runs = sa.Table(
 )
 
 
+def _add_batch(connection: sa.Connection) -> None:
+    connection.execute(sa.text("ALTER TABLE run_log ADD COLUMN batch TEXT"))
+
+
 # the first makes version 2 of version 1, the next version 3, …; a released one is never edited
-UPGRADES: Sequence[Upgrade] = ()
+UPGRADES: Sequence[Upgrade] = (_add_batch,)
 
 
 def stored_version(connection: sa.Connection) -> int:

@@ -218,3 +218,14 @@ def test_a_crash_before_the_end_is_written_leaves_the_run_to_be_settled(log: Run
     with faults.inject("runlog.before_finish", "crash"), pytest.raises(faults.InjectedCrash):
         log.finish("r1", "succeeded")
     assert ids(log.running("orders")) == "r1"
+
+
+def test_the_last_batch_is_of_the_newest_run_that_has_one(log: RunLog) -> None:
+    assert log.last_batch("orders") is None
+    first = a_run("r1", batch="run:1")
+    for record in (first, a_run("r2", minute=1), a_run("r3", "other", minute=2, batch="run:3")):
+        log.start(record)
+    assert log.last_batch("orders") == first
+    log.take_batch("r2", "run:2")
+    found = log.last_batch("orders")
+    assert found is not None and (found.run_id, found.batch) == ("r2", "run:2")

@@ -20,7 +20,7 @@ from ematix_flow.errors import ConfigError
 from ematix_flow.state import runlog
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import NullRunLog, open_run_log
-from ematix_flow.state.runlog_tables import migrate, stored_version
+from ematix_flow.state.runlog_tables import UPGRADES, migrate, stored_version
 
 # the processes part after the imports, so that they begin at the same moment
 CHILD = """
@@ -169,7 +169,7 @@ def test_a_log_of_a_later_version_is_left_alone(
         file.execute("UPDATE run_log_version SET version = 99")
     open_run_log(str(path), env={}).start(a_run("new"))
     assert "has version 99" in warnings_seen.text
-    with pytest.raises(ConfigError, match="knows only up to 1"):
+    with pytest.raises(ConfigError, match="knows only up to 2"):
         open_run_log(str(path), env={}, reading=True)
     with direct(path) as file:
         assert file.execute("SELECT run_id FROM run_log").fetchall() == [("old",)]
@@ -195,21 +195,33 @@ def test_an_older_log_is_upgraded_with_its_runs_and_only_once(tmp_path: Path) ->
     log.start(a_run("old"))
     for _ in range(2):
         with log._transaction() as connection:  # type: ignore[attr-defined]
-            migrate(connection, "here", [_add_team])
-            assert stored_version(connection) == 2
+            migrate(connection, "here", [*UPGRADES, _add_team])
+            assert stored_version(connection) == 3
     assert "team" in _columns(path)
     with direct(path) as file:
         assert file.execute("SELECT run_id, team FROM run_log").fetchall() == [("old", None)]
+
+
+def test_a_log_of_the_first_version_gets_the_batch_of_a_run_when_it_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    open_run_log(str(path), env={}).start(a_run("old"))
+    with direct(path) as file:
+        file.execute("ALTER TABLE run_log DROP COLUMN batch")
+        file.execute("UPDATE run_log_version SET version = 1")
+    log = open_run_log(str(path), env={}, reading=True)
+    assert log.get("old").batch is None
+    log.take_batch("old", "run:1")
+    assert log.get("old").batch == "run:1"
 
 
 def test_an_upgrade_that_fails_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     log = open_run_log(str(path), env={})
     with pytest.raises(RuntimeError, match="upgrade broke"), log._transaction() as connection:  # type: ignore[attr-defined]
-        migrate(connection, "here", [_add_team, _break])
+        migrate(connection, "here", [*UPGRADES, _add_team, _break])
     assert _columns(path).isdisjoint({"team", "half"})
     with log._transaction() as connection:  # type: ignore[attr-defined]
-        assert stored_version(connection) == 1
+        assert stored_version(connection) == 2
 
 
 def test_readers_do_not_wait_for_a_writer(tmp_path: Path) -> None:
