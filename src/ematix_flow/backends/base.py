@@ -22,6 +22,7 @@ from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
+from ematix_flow.strategies.matching import Matching
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,6 +171,7 @@ class Load:
     mode: str
     run_id: uuid.UUID
     loaded_at: dt.datetime
+    matching: Matching = field(default_factory=Matching)
     batch_key: str | None = None  # None: the range it reads, known once the rows are there
     range: SourceRange | None = None
     max_shrink: float = 0.5

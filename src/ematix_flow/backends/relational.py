@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import abstractmethod
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from sqlglot import exp
@@ -35,21 +37,38 @@ from ematix_flow.backends.control_tables import (
 from ematix_flow.backends.positions import batch_key, require_position
 from ematix_flow.backends.sql_session import SqlDialect, SqlSession, transaction
 from ematix_flow.backends.table_plans import compare_tables, create_table_sql
-from ematix_flow.errors import PlanError, RowRejected, TargetFailed
+from ematix_flow.errors import FlowError, PlanError, RowRejected, TargetFailed
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
-from ematix_flow.strategies import append, truncate
-from ematix_flow.strategies.sql import Incoming, Step, column, identifier, verbatim
+from ematix_flow.strategies import append, merge, scd2, truncate
+from ematix_flow.strategies.sql import (
+    Dialect,
+    Guard,
+    Incoming,
+    Shrinking,
+    Step,
+    column,
+    identifier,
+    insert_into,
+    verbatim,
+)
 
-_COMPUTED = "_ematix_computed"
-_STRATEGIES = {"append": append.steps, "truncate": truncate.steps}
+_BATCH = "batch"
+_STRATEGIES: dict[str, Callable[[Dialect, TableSpec, Incoming], Sequence[Step | Guard]]] = {
+    "append": append.steps,
+    "truncate": truncate.steps,
+    "merge": merge.steps,
+    "scd2": scd2.steps,
+}
+_WORK = {"merge": merge.work_tables, "scd2": scd2.work_tables}
 
 
 class RelationalTarget(Target):
     """A SQL database as a target."""
 
     dialect: SqlDialect
+    transactional_ddl = True  # False where a change of a table commits what came before it
 
     # -------------------------------------------------------------- what a database brings
 
@@ -83,13 +102,22 @@ class RelationalTarget(Target):
             return self.live_columns(session, table)
 
     def plan_table(self, table: TableSpec, live: LiveTable | None) -> TablePlan:
-        wanted = table.with_load_columns()
-        if live is None:
-            with self.reading() as session:
-                changes = self.schema_changes(session, table)
-            changes.append(TableChange("create_table", table.label, create_table_sql(self.dialect, wanted)))
-            return TablePlan(tuple(changes))
-        return compare_tables(self.dialect, wanted, live)
+        found = self._plan_one(table.with_load_columns(), live)
+        companion = table.companion()
+        if companion is None:
+            return found
+        beside = self._plan_one(companion, self.inspect(companion))
+        known = {change.sql for change in found.changes}
+        extra = tuple(change for change in beside.changes if change.sql not in known)
+        return TablePlan(found.changes + extra, found.differences + beside.differences)
+
+    def _plan_one(self, wanted: TableSpec, live: LiveTable | None) -> TablePlan:
+        if live is not None:
+            return compare_tables(self.dialect, wanted, live)
+        with self.reading() as session:
+            changes = self.schema_changes(session, wanted)
+        changes.append(TableChange("create_table", wanted.label, create_table_sql(self.dialect, wanted)))
+        return TablePlan(tuple(changes))
 
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
         """Create what is missing, control tables included, in one transaction."""
@@ -148,69 +176,151 @@ class RelationalTarget(Target):
                 select = self.computed_select(session, rows.sql, load.table)
             else:
                 select = self.staged_select(session, rows, load.table)
-            if load.dry_run:
-                return self._rehearse(session, load, select, staged)
-            with transaction(session):
-                faults.point("apply.began")
-                for change in load.changes.changes:
-                    session.execute(change.sql)
-                if staged is None and load.range is not None:
-                    select = self._computed_once(session, select)
-                applied = self._apply_within(session, load, select, staged)
-                if staged is None and load.range is not None:
-                    session.execute(f"DROP TABLE {self.dialect.quote(_COMPUTED)}")
-                if applied.duplicate or (load.range is not None and not applied.rows_inserted):
-                    return applied  # nothing new: nothing is written, not even a ledger row
-                faults.point("apply.before_commit")
+            with self._work_tables(session, load, computed=staged is None) as work:
+                if load.dry_run:
+                    return self._rehearse(session, load, select, staged, work)
+                if not self.transactional_ddl:
+                    self._change(session, load)
+                with transaction(session):
+                    faults.point("apply.began")
+                    if self.transactional_ddl:
+                        self._change(session, load)
+                    applied = self._apply_within(session, load, select, staged, work)
+                    if applied.duplicate or _nothing_new(load, applied):
+                        return applied  # nothing is written, not even a ledger row
+                    faults.point("apply.before_commit")
         faults.point("apply.after_commit")
         return applied
 
-    def _computed_once(self, session: SqlSession, select: exp.Expr) -> exp.Expr:
-        """The user's query is asked once: an incremental load reads its rows several times."""
-        table = self.dialect.quote(_COMPUTED)
-        session.execute(f"CREATE TEMPORARY TABLE {table} AS {self.dialect.render(select)}")
-        return exp.select("*").from_(exp.Table(this=identifier(_COMPUTED)))
+    def _change(self, session: SqlSession, load: Load) -> None:
+        for change in load.changes.changes:
+            session.execute(change.sql)
 
-    def _rehearse(self, session: SqlSession, load: Load, select: exp.Expr, staged: int | None) -> Applied:
+    # -------------------------------------------------------------- work tables
+
+    @contextmanager
+    def _work_tables(
+        self, session: SqlSession, load: Load, *, computed: bool
+    ) -> Iterator[Mapping[str, exp.Table]]:
+        """Empty tables of the strategy's own, made before the transaction and gone after it.
+
+        What the database computes itself goes to one of them first where the load looks at it more than
+        once: the user's query is asked once.
+        """
+        wanted = (
+            dict(_WORK[load.mode](load.table, _incoming(load, exp.Select()))) if load.mode in _WORK else {}
+        )
+        if computed and (wanted or load.range is not None):
+            columns = tuple(replace(c, nullable=True, primary_key=False) for c in load.table.columns)
+            wanted[_BATCH] = TableSpec(None, _BATCH, columns)
+        made: dict[str, exp.Table] = {}
+        try:
+            for name, spec in wanted.items():
+                made[name] = self.create_work_table(session, load, spec)
+            yield made
+        finally:
+            for table in made.values():
+                with suppress(FlowError):  # a session that broke has taken it along; the first error counts
+                    self.drop_work_table(session, table)
+
+    def create_work_table(self, session: SqlSession, load: Load, spec: TableSpec) -> exp.Table:
+        """A table that only this session sees, gone with it at the latest."""
+        table = exp.Table(this=identifier(f"_ematix_{spec.name}"))
+        self.drop_work_table(session, table)  # a session that serves several loads may have kept it
+        session.execute(f"CREATE TEMPORARY TABLE {self.dialect.render(table)} ({self.work_columns(spec)})")
+        return table
+
+    def work_columns(self, spec: TableSpec) -> str:
+        quote = self.dialect.quote
+        lines = [f"{quote(c.name)} {self.dialect.native_type(c.type)}" for c in spec.columns]
+        if spec.primary_key:
+            lines.append(f"PRIMARY KEY ({', '.join(quote(k) for k in spec.primary_key)})")
+        return ", ".join(lines)
+
+    def drop_work_table(self, session: SqlSession, table: exp.Table) -> None:
+        session.execute(f"DROP TABLE IF EXISTS {self.dialect.render(table)}")
+
+    def _rehearse(
+        self,
+        session: SqlSession,
+        load: Load,
+        select: exp.Expr,
+        staged: int | None,
+        work: Mapping[str, exp.Table],
+    ) -> Applied:
         """The strategy's statements in a transaction that is always rolled back."""
         session.begin()
         try:
+            select = self._asked_once(session, load, select, work)
             rows_in, high = self._measure(session, load, select)
             _require_staged(load, rows_in, staged)
-            if self.live_columns(session, load.table) is None:
+            if self.transactional_ddl and load.changes.changes:
+                self._change(session, load)
+            elif self.live_columns(session, load.table) is None or load.changes.changes:
                 return Applied(rows_in=rows_in, rows_inserted=rows_in, watermark=high)
-            counts = self._run_steps(session, self._steps(load, select))
+            counts = self._run_steps(session, self._steps(load, select, work), work)
             _refuse_shrink(load, counts)
         finally:
             session.rollback()
-        return Applied(rows_in, counts["insert"], counts["update"], counts["delete"], watermark=high)
+        return _applied(load, rows_in, counts, high)
 
-    def _steps(self, load: Load, select: exp.Expr) -> list[Step]:
+    def _asked_once(
+        self, session: SqlSession, load: Load, select: exp.Expr, work: Mapping[str, exp.Table]
+    ) -> exp.Expr:
+        if _BATCH not in work:
+            return select
+        names = load.table.column_names
+        session.execute(self.dialect.render(insert_into(work[_BATCH], names, select)))
+        self._analyze(session, work[_BATCH])
+        return exp.select(*[column(n) for n in names]).from_(work[_BATCH].copy())
+
+    def _analyze(self, session: SqlSession, table: exp.Table) -> None:
+        sql = self.dialect.analyze_sql(table)
+        if sql is not None:
+            session.execute(sql)
+
+    # -------------------------------------------------------------- within the transaction
+
+    def _steps(self, load: Load, select: exp.Expr, work: Mapping[str, exp.Table]) -> Sequence[Step | Guard]:
         if load.mode not in _STRATEGIES:
             raise PlanError(f"mode {load.mode!r} cannot be applied here")
-        low = load.range.low if load.range else None
-        incoming = Incoming(select, str(load.run_id), load.loaded_at, low)
+        incoming = replace(_incoming(load, select), work=work)
         return _STRATEGIES[load.mode](self.dialect, load.table, incoming)
 
-    def _apply_within(self, session: SqlSession, load: Load, select: exp.Expr, staged: int | None) -> Applied:
+    def _apply_within(
+        self,
+        session: SqlSession,
+        load: Load,
+        select: exp.Expr,
+        staged: int | None,
+        work: Mapping[str, exp.Table],
+    ) -> Applied:
         rows_in, high = 0, None
-        if staged is not None or load.range is not None:
+        select = self._asked_once(session, load, select, work)
+        counted = staged is not None or bool(work)
+        if counted:
             rows_in, high = self._measure(session, load, select)
             _require_staged(load, rows_in, staged)
-        low = load.range.low if load.range else None
         key = batch_key(load, high)
         if load.range is not None:
             current = self._position(session, load.pipeline, load.target, load.range.column)
             require_position(load, current)
         if self._ledger_holds(session, load, key):
             return Applied(rows_in=rows_in, duplicate=True)
-        counts = self._run_steps(session, self._steps(load, select))
-        if staged is None and load.range is None:
+        counts = self._run_steps(session, self._steps(load, select, work), work)
+        if not counted:
             rows_in = counts["insert"]  # asked once, so that what is counted is what was written
         _refuse_shrink(load, counts)
         faults.point("apply.rows_written")
-        if load.range is not None and not counts["insert"]:
-            return Applied(rows_in=rows_in)
+        applied = _applied(load, rows_in, counts, high)
+        if not _nothing_new(load, applied):
+            self._record(session, load, key, applied)
+        return applied
+
+    def _record(self, session: SqlSession, load: Load, key: str, applied: Applied) -> None:
+        """The ledger row and the watermark."""
+        low, high = load.range.low if load.range else None, applied.watermark
+        now = self.bind(dt.datetime.now(dt.timezone.utc), MOMENT)
         session.execute(
             control_insert(self.dialect, LEDGER),
             {
@@ -220,11 +330,11 @@ class RelationalTarget(Target):
                 "run_id": str(load.run_id),
                 "source_from": low.encode() if low else None,
                 "source_to": high.encode() if high else None,
-                "rows_in": rows_in,
-                "rows_inserted": counts["insert"],
-                "rows_updated": counts["update"],
-                "rows_deleted": counts["delete"],
-                "committed_at": self.bind(dt.datetime.now(dt.timezone.utc), MOMENT),
+                "rows_in": applied.rows_in,
+                "rows_inserted": applied.rows_inserted,
+                "rows_updated": applied.rows_updated,
+                "rows_deleted": applied.rows_deleted,
+                "committed_at": now,
             },
         )
         faults.point("apply.ledger_written")
@@ -237,25 +347,29 @@ class RelationalTarget(Target):
                     "column_name": high.column,
                     "value_type": high.type_json(),
                     "value": high.encode(),
-                    "updated_at": self.bind(dt.datetime.now(dt.timezone.utc), MOMENT),
+                    "updated_at": now,
                 },
             )
-        return Applied(
-            rows_in=rows_in,
-            rows_inserted=counts["insert"],
-            rows_updated=counts["update"],
-            rows_deleted=counts["delete"],
-            watermark=high,
-        )
 
     def bind(self, value: Any, data_type: DataType) -> Any:
         """A Python value as the driver takes it as a parameter."""
         return value
 
-    def _run_steps(self, session: SqlSession, steps: list[Step]) -> dict[str, int]:
-        counts = {"insert": 0, "update": 0, "delete": 0}
+    def _run_steps(
+        self, session: SqlSession, steps: Sequence[Step | Guard], work: Mapping[str, exp.Table]
+    ) -> dict[str, int]:
+        counts = {"insert": 0, "update": 0, "delete": 0, "work": 0}
+        own = {table.name: table for table in work.values()}
         for step in steps:
+            if isinstance(step, Guard):
+                refused = step.judge(session.fetch(self.dialect.render(step.query)), counts)
+                if refused is not None:
+                    raise refused
+                continue
             counts[step.action] += session.execute(self.dialect.render(step.statement))
+            filled = step.statement.find(exp.Table)
+            if step.action == "work" and filled is not None and filled.name in own:
+                self._analyze(session, own[filled.name])
         return counts
 
     def _measure(self, session: SqlSession, load: Load, select: exp.Expr) -> tuple[int, Watermark | None]:
@@ -288,6 +402,38 @@ class RelationalTarget(Target):
     def run_sql(self, sql: str) -> int:
         with self.session() as session, transaction(session):
             return session.execute(sql)
+
+
+def _incoming(load: Load, select: exp.Expr) -> Incoming:
+    return Incoming(
+        select,
+        str(load.run_id),
+        load.loaded_at,
+        load.range.low if load.range else None,
+        load.matching,
+        shrinking=Shrinking(load.table.label, load.max_shrink, load.allow_empty),
+    )
+
+
+def _applied(load: Load, rows_in: int, counts: Mapping[str, int], high: Watermark | None) -> Applied:
+    """Rows that matched and changed nothing are those that were neither inserted nor updated."""
+    written = {"merge": counts["insert"] + counts["update"], "scd2": counts["insert"]}.get(load.mode, rows_in)
+    return Applied(
+        rows_in=rows_in,
+        rows_inserted=counts["insert"],
+        rows_updated=counts["update"],
+        rows_deleted=counts["delete"],
+        rows_unchanged=max(rows_in - written, 0),
+        watermark=high,
+    )
+
+
+def _nothing_new(load: Load, applied: Applied) -> bool:
+    """An incremental load that wrote nothing and got no further."""
+    if load.range is None or applied.rows_inserted or applied.rows_updated or applied.rows_deleted:
+        return False
+    low, high = load.range.low, applied.watermark
+    return high is None or (low is not None and high.value == low.value)
 
 
 def _require_staged(load: Load, rows: int, staged: int | None) -> None:

@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.sql import Dialect, identifier
+from ematix_flow.strategies.sql import Dialect, aliased, column, identifier
 
 
 class SqlDialect(Dialect, ABC):
@@ -34,7 +34,40 @@ class SqlDialect(Dialect, ABC):
         stored = self.canonical_type(self.native_type(declared))
         return stored == (live if native is None else self.canonical_type(native))
 
-    def column_constraint(self, column: ColumnSpec) -> str:
+    def update_from(
+        self,
+        target: exp.Table,
+        source: exp.Table,
+        sets: Mapping[str, exp.Expr],
+        condition: exp.Expr,
+    ) -> exp.Expr:
+        assigned = [exp.EQ(this=exp.column(identifier(n)), expression=v.copy()) for n, v in sets.items()]
+        return exp.Update(
+            this=aliased(target, "t"),
+            expressions=assigned,
+            from_=exp.From(this=aliased(source, "s")),
+            where=exp.Where(this=condition),
+        )
+
+    def delete_from(
+        self, target: exp.Table, source: exp.Table, on: Mapping[str, str], condition: exp.Expr | None
+    ) -> exp.Expr:
+        matches: list[exp.Expr] = [
+            exp.EQ(this=column(mine, "t"), expression=column(theirs, "s")) for mine, theirs in on.items()
+        ]
+        if condition is not None:
+            matches.append(condition)
+        return exp.Delete(
+            this=aliased(target, "t"),
+            using=[aliased(source, "s")],
+            where=exp.Where(this=exp.and_(*matches)),
+        )
+
+    def analyze_sql(self, table: exp.Table) -> str | None:
+        """A statement that lets the optimiser know a work table that was just filled; None without one."""
+        return None
+
+    def column_constraint(self, spec: ColumnSpec) -> str:
         """An extra CHECK for a limit that the database would not enforce by itself."""
         return ""
 

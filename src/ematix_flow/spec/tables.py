@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.location import SourceLocation
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
 
 LOADED_AT = "_loaded_at"
 BATCH_ID = "_batch_id"
+DELETED_AT = "_deleted_at"
+VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH = "valid_from", "valid_to", "is_current", "row_hash"
+EVENT_AT, IS_DELETE = "_event_at", "_is_delete"
+_COMPANION, _NAME_BYTES = "__events", 63
+
+# What a table keeps beside its declared columns: plain rows; rows with the moment at which they were
+# deleted; versions by the time of the load; versions by the time of events, which may come late.
+Keeps = Literal["rows", "soft_deletes", "versions", "events"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,7 @@ class TableSpec:
     natural_keys: tuple[tuple[str, ...], ...] = ()
     doc: str | None = None
     where: SourceLocation | None = field(default=None, compare=False)
+    keeps: Keeps = "rows"  # set by the planner from the mode of the load
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -122,14 +132,62 @@ class TableSpec:
 
         return pa.schema([pa.field(c.name, c.type.arrow(), c.nullable) for c in self.columns])
 
+    @property
+    def keeps_versions(self) -> bool:
+        return self.keeps in ("versions", "events")
+
     def with_load_columns(self) -> TableSpec:
-        """The table as it is created: with ``_loaded_at`` and ``_batch_id`` unless declared."""
-        extra = tuple(
-            ColumnSpec(name, DataType(kind))
-            for name, kind in ((LOADED_AT, "timestamp_tz"), (BATCH_ID, "uuid"))
-            if name not in self.column_names
+        """The table as it is created: with ``_loaded_at`` and ``_batch_id`` unless declared.
+
+        A table of versions also has their columns, and ``valid_from`` is part of each of its keys.
+        """
+        moment = DataType("timestamp_tz")
+        extra: list[ColumnSpec] = []
+        if self.keeps_versions:
+            extra = [
+                ColumnSpec(VALID_FROM, moment, primary_key=bool(self.primary_key)),
+                ColumnSpec(VALID_TO, moment, nullable=True),
+                ColumnSpec(IS_CURRENT, DataType("boolean")),
+                ColumnSpec(ROW_HASH, DataType("bytes")),
+            ]
+        elif self.keeps == "soft_deletes":
+            extra = [ColumnSpec(DELETED_AT, moment, nullable=True)]
+        extra += [ColumnSpec(LOADED_AT, moment), ColumnSpec(BATCH_ID, DataType("uuid"))]
+        added = tuple(c for c in extra if c.name not in self.column_names)
+        if not self.keeps_versions:
+            return replace(self, columns=self.columns + added)
+        at_a_time = [(*group, VALID_FROM) for group in (*self.unique, *self.natural_keys) if group]
+        if self.merge_keys and self.merge_keys != self.primary_key:
+            at_a_time.append((*self.merge_keys, VALID_FROM))
+        return replace(
+            self,
+            columns=self.columns + added,
+            unique=tuple(dict.fromkeys(at_a_time)),
+            natural_keys=(),
+            merge_keys=(),
         )
-        return replace(self, columns=self.columns + extra)
+
+    def companion(self) -> TableSpec | None:
+        """For versions by event time: the events that opened none, which a late event may need again.
+
+        They are those that changed nothing, and deletes. The table lies beside the versions.
+        """
+        if self.keeps != "events":
+            return None
+        keys = self.merge_keys or self.primary_key
+        values = tuple(
+            replace(c, nullable=c.name not in keys, primary_key=c.name in keys, normalizers=())
+            for c in self.columns
+        )
+        moment = DataType("timestamp_tz")
+        extra = (
+            ColumnSpec(EVENT_AT, moment, primary_key=True),
+            ColumnSpec(IS_DELETE, DataType("boolean")),
+            ColumnSpec(ROW_HASH, DataType("bytes"), nullable=True),
+            ColumnSpec(LOADED_AT, moment),
+            ColumnSpec(BATCH_ID, DataType("uuid")),
+        )
+        return TableSpec(self.schema, _beside(self.name), values + extra, where=self.where)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -140,6 +198,7 @@ class TableSpec:
             "merge_keys": list(self.merge_keys),
             "natural_keys": [list(k) for k in self.natural_keys],
             "doc": self.doc,
+            "keeps": self.keeps,
         }
 
     @classmethod
@@ -152,7 +211,17 @@ class TableSpec:
             merge_keys=tuple(value["merge_keys"]),
             natural_keys=tuple(tuple(k) for k in value["natural_keys"]),
             doc=value["doc"],
+            keeps=value.get("keeps", "rows"),
         )
+
+
+def _beside(name: str) -> str:
+    """The companion's name; it keeps within the 63 bytes that databases allow."""
+    if len(name.encode()) + len(_COMPANION) <= _NAME_BYTES:
+        return name + _COMPANION
+    digest = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
+    room = _NAME_BYTES - len(_COMPANION) - len(digest) - 1
+    return f"{name.encode()[:room].decode(errors='ignore')}_{digest}{_COMPANION}"
 
 
 _BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")

@@ -6,15 +6,18 @@ them inside its one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+import sqlglot
 from sqlglot import exp
 
+from ematix_flow.errors import FlowError
 from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
+from ematix_flow.strategies.matching import Matching
 
 
 class Dialect(Protocol):
@@ -36,23 +39,77 @@ class Dialect(Protocol):
         """A source's own column in the form that `literal` is compared with: loose text made canonical."""
         return column
 
+    def moment(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        """A timestamp or date as a ``timestamp_tz``: what has no zone is UTC."""
+        ...
+
+    def shifted(self, moment: exp.Expr, seconds: float) -> exp.Expr:
+        """A ``timestamp_tz`` so many seconds later, exact to the microsecond."""
+        ...
+
+    def row_hash(self, columns: Sequence[tuple[str, DataType, exp.Expr]]) -> exp.Expr:
+        """The hash of these values as `strategies.row_hash` defines it, 32 bytes, the same everywhere."""
+        ...
+
+    def update_from(
+        self,
+        target: exp.Table,
+        source: exp.Table,
+        sets: Mapping[str, exp.Expr],
+        condition: exp.Expr,
+    ) -> exp.Expr:
+        """UPDATE of the target, aliased ``t``, with values of rows of the source, aliased ``s``."""
+        ...
+
+    def delete_from(
+        self, target: exp.Table, source: exp.Table, on: Mapping[str, str], condition: exp.Expr | None
+    ) -> exp.Expr:
+        """DELETE of target rows whose columns equal those of a source row, ``{target: source}``.
+
+        ``condition`` is about the source, aliased ``s``.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class Step:
     """One statement of a strategy and which count its affected rows belong to."""
 
-    action: Literal["insert", "update", "delete"]
+    action: Literal["insert", "update", "delete", "work"]
     statement: exp.Expr
 
 
 @dataclass(frozen=True)
+class Guard:
+    """A question whose answer may stop the load. ``judge`` gets the rows and the counts so far."""
+
+    query: exp.Expr
+    judge: Callable[[list[tuple[Any, ...]], Mapping[str, int]], FlowError | None]
+
+
+@dataclass(frozen=True)
+class Shrinking:
+    """How far a load may empty a table before it is stopped."""
+
+    label: str
+    max_shrink: float
+    allow_empty: bool
+
+
+@dataclass(frozen=True)
 class Incoming:
-    """The rows of this batch: a SELECT of the declared columns, and the load's stamp."""
+    """The rows of this batch: a SELECT of the declared columns, and the load's stamp.
+
+    ``work`` are the strategy's own work tables by name; they are there and empty.
+    """
 
     select: exp.Expr
     run_id: str
     loaded_at: Any
     low: Watermark | None = None
+    matching: Matching = field(default_factory=Matching)
+    work: Mapping[str, exp.Table] = field(default_factory=dict)
+    shrinking: Shrinking | None = None
 
 
 def identifier(name: str) -> exp.Identifier:
@@ -63,9 +120,60 @@ def column(name: str, table: str | None = None) -> exp.Column:
     return exp.column(identifier(name), table=identifier(table) if table else None)
 
 
+def filled(template: str, value: exp.Expr, dialect: str) -> exp.Expr:
+    """A piece of our own SQL in which the column ``v`` stands for ``value``."""
+    tree = sqlglot.parse_one(template, dialect=dialect)
+    return tree.transform(
+        lambda node: value.copy() if isinstance(node, exp.Column) and node.name == "v" else node
+    )
+
+
+def joined(parts: Sequence[exp.Expr]) -> exp.Expr:
+    """Texts one after the other, with ``||``."""
+    text = parts[0]
+    for part in parts[1:]:
+        text = exp.DPipe(this=text, expression=part, safe=True)
+    return exp.paren(text)
+
+
 def verbatim(sql: str) -> exp.Subquery:
     """The user's SQL as a subquery, not a character changed; the newline ends a trailing comment."""
     return exp.Subquery(this=exp.Var(this=f"\n{sql}\n"))
+
+
+def aliased(table: exp.Table, alias: str) -> exp.Table:
+    named = table.copy()
+    named.set("alias", exp.TableAlias(this=identifier(alias)))
+    return named
+
+
+def subquery(select: exp.Expr, alias: str) -> exp.Subquery:
+    return exp.Subquery(this=select.copy(), alias=exp.TableAlias(this=identifier(alias)))
+
+
+def equal_keys(keys: Sequence[str], left: str, right: str) -> list[exp.Expr]:
+    """Key by key, never concatenated."""
+    return [exp.EQ(this=column(k, left), expression=column(k, right)) for k in keys]
+
+
+def same(dialect: Dialect, left: exp.Expr, right: exp.Expr, data_type: DataType) -> exp.Expr:
+    """Equal, or both null."""
+    return exp.NullSafeEQ(
+        this=dialect.comparable(left, data_type), expression=dialect.comparable(right, data_type)
+    )
+
+
+def stamps(dialect: Dialect, incoming: Incoming) -> dict[str, exp.Expr]:
+    """The load columns of a row that this load writes."""
+    return {
+        LOADED_AT: dialect.literal(incoming.loaded_at, DataType("timestamp_tz")),
+        BATCH_ID: dialect.literal(incoming.run_id, DataType("uuid")),
+    }
+
+
+def insert_into(table: exp.Table, columns: Sequence[str], select: exp.Expr) -> exp.Insert:
+    into = exp.Schema(this=table.copy(), expressions=[identifier(c) for c in columns])
+    return exp.Insert(this=into, expression=select)
 
 
 def insert_rows(
@@ -74,21 +182,12 @@ def insert_rows(
     """INSERT of the incoming rows with their load columns."""
     names: Sequence[str] = table.column_names
     values: list[exp.Expr] = [column(n, "s") for n in names]
-    stamps = {
-        LOADED_AT: dialect.literal(incoming.loaded_at, DataType("timestamp_tz")),
-        BATCH_ID: dialect.literal(incoming.run_id, DataType("uuid")),
-    }
     columns = list(names)
-    for name, value in stamps.items():
+    for name, value in stamps(dialect, incoming).items():
         if name not in names:
             columns.append(name)
             values.append(value)
-    select = exp.select(*values).from_(
-        exp.Subquery(this=incoming.select, alias=exp.TableAlias(this=identifier("s")))
-    )
+    select = exp.select(*values).from_(subquery(incoming.select, "s"))
     if condition is not None:
         select = select.where(condition)
-    into = exp.Schema(
-        this=dialect.table(table.schema, table.name), expressions=[identifier(c) for c in columns]
-    )
-    return Step("insert", exp.Insert(this=into, expression=select))
+    return Step("insert", insert_into(dialect.table(table.schema, table.name), columns, select))

@@ -9,10 +9,12 @@ from typing import Any
 from sqlglot import exp
 
 from ematix_flow.backends.duckdb import types
+from ematix_flow.backends.duckdb.hashing import row_hash
 from ematix_flow.backends.sql_session import SqlDialect
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.sql import identifier
+from ematix_flow.strategies.row_hash import Columns
+from ematix_flow.strategies.sql import filled, identifier
 
 
 class DuckDBDialect(SqlDialect):
@@ -49,6 +51,17 @@ class DuckDBDialect(SqlDialect):
         # DuckDB compares no text with a time; a cast to the type a column has already costs nothing
         return self.cast(column, data_type)
 
+    def moment(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        if data_type.kind == "timestamp_tz":
+            return column
+        return filled("CAST(v AS TIMESTAMP) AT TIME ZONE 'UTC'", column, self.name)
+
+    def shifted(self, moment: exp.Expr, seconds: float) -> exp.Expr:
+        return exp.paren(filled(f"v + to_microseconds({round(seconds * 1_000_000)})", moment, self.name))
+
+    def row_hash(self, columns: Columns) -> exp.Expr:
+        return row_hash(columns)
+
     def to_python(self, value: Any, data_type: DataType) -> Any:
         if value is None:
             return None
@@ -56,10 +69,10 @@ class DuckDBDialect(SqlDialect):
             return value.astimezone(dt.timezone.utc)
         return str(value) if data_type.kind == "uuid" else value
 
-    def column_constraint(self, column: ColumnSpec) -> str:
-        if column.type.kind != "string":
+    def column_constraint(self, spec: ColumnSpec) -> str:
+        if spec.type.kind != "string":
             return ""
-        return f"CHECK (length({self.quote(column.name)}) <= {column.type.length})"
+        return f"CHECK (length({self.quote(spec.name)}) <= {spec.type.length})"
 
     def cast(self, value: exp.Expr, data_type: DataType) -> exp.Expr:
         return exp.cast(value, types.native_type(data_type), dialect=self.name)

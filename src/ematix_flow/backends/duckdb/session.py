@@ -9,6 +9,7 @@ from typing import Any
 
 import duckdb
 
+from ematix_flow.backends.duckdb import hashing
 from ematix_flow.backends.duckdb.failures import failing_as, target_error
 from ematix_flow.backends.duckdb.handles import connected
 from ematix_flow.backends.embedded import DatabaseFile
@@ -83,6 +84,7 @@ def writing(file: DatabaseFile) -> Iterator[DuckDBSession]:
     """Creates the database when it is missing."""
     file.require_folder()
     with connected(file, write=True) as connection:
+        hashing.register(connection)
         yield DuckDBSession(connection, file)
 
 

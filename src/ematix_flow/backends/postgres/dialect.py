@@ -12,9 +12,11 @@ from typing import Any
 from sqlglot import exp
 
 from ematix_flow.backends.postgres.exports import exact_numeric
+from ematix_flow.backends.postgres.hashing import row_hash
 from ematix_flow.backends.sql_session import SqlDialect
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.sql import identifier
+from ematix_flow.strategies.row_hash import Columns
+from ematix_flow.strategies.sql import filled, identifier
 
 MAX_IDENTIFIER_BYTES = 63
 
@@ -104,6 +106,21 @@ class PostgresDialect(SqlDialect):
     def ranged(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         """A uuid or char(n) that is loaded as text is also compared as the text it is read as."""
         return exp.cast(column, "TEXT", dialect=self.name) if data_type.kind in _TEXTS else column
+
+    def moment(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        if data_type.kind == "timestamp_tz":
+            return column
+        return filled("CAST(v AS TIMESTAMP) AT TIME ZONE 'UTC'", column, self.name)
+
+    def shifted(self, moment: exp.Expr, seconds: float) -> exp.Expr:
+        microseconds = round(seconds * 1_000_000)
+        return exp.paren(filled(f"v + CAST('{microseconds} microseconds' AS INTERVAL)", moment, self.name))
+
+    def row_hash(self, columns: Columns) -> exp.Expr:
+        return row_hash(columns)
+
+    def analyze_sql(self, table: exp.Table) -> str | None:
+        return f"ANALYZE {self.render(table)}"
 
     def to_python(self, value: Any, data_type: DataType) -> Any:
         if value is None:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 
-import sqlglot
 from sqlglot import exp
 
 from ematix_flow.backends.sqlite.types import is_exact_number
 from ematix_flow.backends.sqlite.value_function import FUNCTION
 from ematix_flow.spec.types import INTEGER_BITS, DataType
-
-_VALUE = "v"  # the column's place in the conditions below
+from ematix_flow.strategies.sql import filled
 
 _HEX, _DIGIT = "[0-9a-f]", "[0-9]"
 _UUID = "-".join(_HEX * count for count in (8, 4, 4, 4, 12))
@@ -33,11 +31,13 @@ def canonical(column: exp.Expr, data_type: DataType, name: str) -> exp.Expr:
             exp.Literal.string(name),
         ],
     )
-    branches = [exp.If(this=_filled(f"v IS NULL OR ({_as_kept(data_type)})", column), true=column.copy())]
+    branches = [
+        exp.If(this=filled(f"v IS NULL OR ({_as_kept(data_type)})", column, "sqlite"), true=column.copy())
+    ]
     if data_type.kind in ("timestamp", "timestamp_tz"):  # what SQLite's own datetime() gives
         zone = "+00:00" if data_type.kind == "timestamp_tz" else ""
-        whole_seconds = _filled("typeof(v) = 'text' AND v = datetime(v, '+0 days')", column)
-        branches.append(exp.If(this=whole_seconds, true=_filled(f"v || '.000000{zone}'", column)))
+        whole_seconds = filled("typeof(v) = 'text' AND v = datetime(v, '+0 days')", column, "sqlite")
+        branches.append(exp.If(this=whole_seconds, true=filled(f"v || '.000000{zone}'", column, "sqlite")))
     return exp.Case(ifs=branches, default=call)
 
 
@@ -70,10 +70,3 @@ def _as_kept(data_type: DataType) -> str:
         "timestamp_tz": f"v GLOB '{_MOMENT}+00:00' AND v LIKE datetime(v, '+0 days') || '%' AND v >= '0001'",
         "uuid": f"v GLOB '{_UUID}'",
     }.get(kind, "0")  # a long Numeric: only the function knows its text
-
-
-def _filled(condition: str, column: exp.Expr) -> exp.Expr:
-    tree = sqlglot.parse_one(condition, dialect="sqlite")
-    return tree.transform(
-        lambda node: column.copy() if isinstance(node, exp.Column) and node.name == _VALUE else node
-    )

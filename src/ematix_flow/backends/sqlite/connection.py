@@ -47,9 +47,11 @@ def opened(file: DatabaseFile, mode: str | None, *, compiled: bool = True) -> It
         connection.set_progress_handler(_go_on, _STEPS_BETWEEN_LOOKS)
         value_function.register(connection, failures)
         if compiled:
+            from ematix_flow.backends.sqlite import history_functions
             from ematix_flow.strategies.functions import sqlite as functions
 
             functions.register(connection)
+            history_functions.register(connection)
         yield connection, failures
 
 

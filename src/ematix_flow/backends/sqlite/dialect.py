@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+from collections.abc import Mapping
 from typing import Any
 
 from sqlglot import exp
@@ -10,12 +11,14 @@ from sqlglot import exp
 from ematix_flow.backends.sql_session import SqlDialect
 from ematix_flow.backends.sqlite import types
 from ematix_flow.backends.sqlite.canonical import canonical
+from ematix_flow.backends.sqlite.history_functions import row_hash_call, shifted_call
 from ematix_flow.backends.sqlite.values import parse, stored
 from ematix_flow.errors import Unsupported
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import INTEGER_BITS, DataType
+from ematix_flow.strategies.row_hash import Columns
+from ematix_flow.strategies.sql import aliased, filled, identifier
 from ematix_flow.strategies.sql import column as column_tree
-from ematix_flow.strategies.sql import identifier
 
 SEPARATOR = "__"
 
@@ -63,11 +66,34 @@ class SQLiteDialect(SqlDialect):
     def ranged(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
         return canonical(column, data_type, column.name)
 
+    def moment(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        rest = {"timestamp_tz": "", "timestamp": "+00:00", "date": " 00:00:00.000000+00:00"}[data_type.kind]
+        return exp.paren(filled(f"v || '{rest}'", column, self.name)) if rest else column
+
+    def shifted(self, moment: exp.Expr, seconds: float) -> exp.Expr:
+        return shifted_call(moment, seconds)
+
+    def row_hash(self, columns: Columns) -> exp.Expr:
+        return row_hash_call(columns)
+
+    def delete_from(
+        self, target: exp.Table, source: exp.Table, on: Mapping[str, str], condition: exp.Expr | None
+    ) -> exp.Expr:
+        """SQLite has no USING; a list of keys is looked up in the target's index."""
+        found = exp.select(*[column_tree(theirs, "s") for theirs in on.values()]).from_(aliased(source, "s"))
+        if condition is not None:
+            found = found.where(condition)
+        mine: list[exp.Expr] = [column_tree(name) for name in on]
+        within = exp.In(
+            this=exp.Tuple(expressions=mine) if len(mine) > 1 else mine[0], query=exp.Subquery(this=found)
+        )
+        return exp.Delete(this=target.copy(), where=exp.Where(this=within))
+
     def to_python(self, value: Any, data_type: DataType) -> Any:
         return parse(value, data_type)
 
-    def column_constraint(self, column: ColumnSpec) -> str:
-        kind, name = column.type.kind, column.name
+    def column_constraint(self, spec: ColumnSpec) -> str:
+        kind, name = spec.type.kind, spec.name
         if kind in INTEGER_BITS:
             limit = 1 << (INTEGER_BITS[kind] - 1)
             told = f"{name} is a whole number of {INTEGER_BITS[kind]} bits"
@@ -76,8 +102,8 @@ class SQLiteDialect(SqlDialect):
         if kind == "boolean":
             return self._check(f"{name} is 0 or 1", "{v} IN (0, 1)", name)
         if kind == "string":
-            told = f"{name} has at most {column.type.length} characters"
-            return self._check(told, f"length({{v}}) <= {column.type.length}", name)
+            told = f"{name} has at most {spec.type.length} characters"
+            return self._check(told, f"length({{v}}) <= {spec.type.length}", name)
         if kind in ("json", "jsonb"):
             return self._check(f"{name} is JSON", "json_valid({v})", name)
         return ""

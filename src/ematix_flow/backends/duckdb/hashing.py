@@ -1,0 +1,62 @@
+"""`row_hash` in DuckDB's SQL: each type's exact text, and SHA-256 over it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.row_hash import TAGS, Columns, hash_of, normal_json
+from ematix_flow.strategies.sql import filled, joined
+
+if TYPE_CHECKING:
+    import duckdb
+
+_NORMAL_JSON = "ematix_flow_normal_json"
+_MANTISSA = "split_part(CAST(abs(v) AS VARCHAR), 'e', 1)"
+_DIGITS = f"replace({_MANTISSA}, '.', '')"
+_FLOAT = f"""
+CASE WHEN v = 0 THEN '0' WHEN isnan(v) THEN 'NaN'
+  WHEN isinf(v) THEN CASE WHEN v > 0 THEN 'Infinity' ELSE '-Infinity' END
+  ELSE CASE WHEN v < 0 THEN '-' ELSE '' END || rtrim(ltrim({_DIGITS}, '0'), '0') || 'e' ||
+    CAST(CAST(coalesce(nullif(split_part(CAST(abs(v) AS VARCHAR), 'e', 2), ''), '0') AS INTEGER)
+      + length(split_part({_MANTISSA}, '.', 1)) - 1
+      - (length({_DIGITS}) - length(ltrim({_DIGITS}, '0'))) AS VARCHAR)
+END
+"""
+_TEXT = {
+    "i": "CAST(v AS VARCHAR)",
+    "f": _FLOAT.replace("abs(v)", "abs(CAST(v AS DOUBLE))"),
+    "b": "CASE WHEN v THEN 'true' ELSE 'false' END",
+    "t": "CAST(v AS VARCHAR)",
+    "d": "strftime(v, '%Y-%m-%d')",
+    "s": "strftime(v, '%Y-%m-%dT%H:%M:%S.%f')",
+    "z": "strftime(v AT TIME ZONE 'UTC', '%Y-%m-%dT%H:%M:%S.%f')",
+    "j": f"{_NORMAL_JSON}(CAST(v AS VARCHAR))",
+    "u": "CAST(v AS VARCHAR)",
+    "x": "lower(hex(v))",
+}
+
+
+def register(connection: duckdb.DuckDBPyConnection) -> None:
+    """The one function that DuckDB lacks: JSON in its normal form."""
+    connection.create_function(_NORMAL_JSON, normal_json, ["VARCHAR"], "VARCHAR")
+
+
+def row_hash(columns: Columns) -> exp.Expr:
+    return hash_of(
+        columns,
+        text=lambda value, data_type: exp.paren(_text(value, data_type)),
+        size=lambda text: filled("CAST(strlen(v) AS VARCHAR)", text, "duckdb"),
+        concat=joined,
+        sha256=lambda text: filled("unhex(sha256(v))", text, "duckdb"),
+    )
+
+
+def _text(value: exp.Expr, data_type: DataType) -> exp.Expr:
+    tag = TAGS[data_type.kind]
+    if tag == "n":
+        digits = "CAST(v AS VARCHAR)"
+        return filled(f"rtrim(rtrim({digits}, '0'), '.')" if data_type.scale else digits, value, "duckdb")
+    return filled(_TEXT[tag], value, "duckdb")

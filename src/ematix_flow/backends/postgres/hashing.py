@@ -1,0 +1,49 @@
+"""`row_hash` in PostgreSQL's SQL: each type's exact text, and SHA-256 over it."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.row_hash import TAGS, Columns, hash_of
+from ematix_flow.strategies.sql import filled, joined
+
+_MANTISSA = "split_part(abs(v)::text, 'e', 1)"
+_DIGITS = f"replace({_MANTISSA}, '.', '')"
+# the shortest digits that give the number back, and the exponent of the first
+_FLOAT = f"""
+CASE WHEN v = 0 THEN '0' WHEN v = 'NaN' THEN 'NaN' WHEN v = 'Infinity' THEN 'Infinity'
+  WHEN v = '-Infinity' THEN '-Infinity'
+  ELSE CASE WHEN v < 0 THEN '-' ELSE '' END || rtrim(ltrim({_DIGITS}, '0'), '0') || 'e' ||
+    (CAST(coalesce(nullif(split_part(abs(v)::text, 'e', 2), ''), '0') AS INTEGER)
+      + length(split_part({_MANTISSA}, '.', 1)) - 1
+      - (length({_DIGITS}) - length(ltrim({_DIGITS}, '0'))))::text
+END
+"""
+_TEXT = {
+    "i": "v::text",
+    "n": "trim_scale(v)::text",
+    "f": _FLOAT.replace("abs(v)", "abs(v::float8)"),
+    "b": "CASE WHEN v THEN 'true' ELSE 'false' END",
+    "t": "v::text",
+    "d": "to_char(v, 'YYYY-MM-DD')",
+    "s": "to_char(v, 'YYYY-MM-DD\"T\"HH24:MI:SS.US')",
+    "z": "to_char(v AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US')",
+    "j": "(v::jsonb)::text",
+    "u": "v::text",
+    "x": "encode(v, 'hex')",
+}
+
+
+def row_hash(columns: Columns) -> exp.Expr:
+    return hash_of(
+        columns,
+        text=lambda value, data_type: exp.paren(_text(value, data_type)),
+        size=lambda text: filled("octet_length(v)::text", text, "postgres"),
+        concat=joined,
+        sha256=lambda text: filled("sha256(convert_to(v, 'UTF8'))", text, "postgres"),
+    )
+
+
+def _text(value: exp.Expr, data_type: DataType) -> exp.Expr:
+    return filled(_TEXT[TAGS[data_type.kind]], value, "postgres")

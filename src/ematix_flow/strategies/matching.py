@@ -1,0 +1,23 @@
+"""How the rows of a load are matched with those that are stored: the options of merge and scd2, resolved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Matching:
+    """How incoming rows are matched with stored ones, and what becomes of those that differ.
+
+    The planner resolves every default: columns that decide whether a row changed, columns that are
+    then written, the column that orders rows of one key.
+    """
+
+    keys: tuple[str, ...] = ()
+    compare: tuple[str, ...] = ()
+    update: tuple[str, ...] = ()
+    order: str | None = None  # the watermark or event column: the last row of a key wins by it
+    event: str | None = None
+    deletes: Literal["hard", "soft"] | None = None
+    ttl_seconds: float | None = None

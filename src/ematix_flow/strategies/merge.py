@@ -1,0 +1,126 @@
+"""Merge: insert what is new, update what changed, leave the rest untouched.
+
+Rows are matched key by key and compared null-safe. With a full snapshot, rows that the source no
+longer has are deleted, or marked with the moment at which they were missed.
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from ematix_flow.spec.tables import DELETED_AT, LOADED_AT, ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.matched import deletion_guard, differs, guards, last_of_each_key
+from ematix_flow.strategies.sql import (
+    Dialect,
+    Guard,
+    Incoming,
+    Step,
+    aliased,
+    column,
+    equal_keys,
+    insert_into,
+    stamps,
+    subquery,
+)
+
+CHANGED = "changed"
+GONE = "gone"
+_IS_STORED = "_ematix_stored"
+_BOOLEAN, _MOMENT = DataType("boolean"), DataType("timestamp_tz")
+
+
+def work_tables(table: TableSpec, incoming: Incoming) -> dict[str, TableSpec]:
+    """Rows to write; with soft deletes, also the keys to mark."""
+    matching = incoming.matching
+    columns = tuple(ColumnSpec(c.name, c.type, nullable=True) for c in table.columns)
+    tables = {CHANGED: TableSpec(None, CHANGED, (*columns, ColumnSpec(_IS_STORED, _BOOLEAN)))}
+    if matching.deletes is not None:
+        tables[GONE] = TableSpec(
+            None, GONE, tuple(ColumnSpec(k, table.column(k).type, nullable=True) for k in matching.keys)
+        )
+    return tables
+
+
+def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step | Guard]:
+    matching = incoming.matching
+    order = matching.order
+    out: list[Step | Guard] = [*guards(dialect, table, incoming, one_row_a_key=order is None)]
+    rows = incoming.select if order is None else last_of_each_key(dialect, table, incoming, order)
+    out.append(Step("work", _changed(dialect, table, incoming, rows)))
+    if matching.update or table.keeps == "soft_deletes":
+        out.append(Step("update", _update(dialect, table, incoming)))
+    if matching.deletes is not None:
+        out += _deletes(dialect, table, incoming)
+    out.append(Step("insert", _insert(dialect, table, incoming)))
+    return out
+
+
+def _changed(dialect: Dialect, table: TableSpec, incoming: Incoming, rows: exp.Expr) -> exp.Insert:
+    """The rows that are new or differ from the stored ones, and which of the two."""
+    names, keys = table.column_names, incoming.matching.keys
+    target = aliased(dialect.table(table.schema, table.name), "t")
+    is_new = exp.Is(this=column(keys[0], "t"), expression=exp.Null())
+    reasons = [is_new.copy(), differs(dialect, table, incoming.matching.compare, "s", "t")]
+    if table.keeps == "soft_deletes":
+        reasons.append(exp.not_(exp.Is(this=column(DELETED_AT, "t"), expression=exp.Null())))
+    stored = exp.Case(
+        ifs=[exp.If(this=is_new, true=dialect.literal(False, _BOOLEAN))],
+        default=dialect.literal(True, _BOOLEAN),
+    )
+    select = (
+        exp.select(*[column(n, "s") for n in names], stored)
+        .from_(subquery(rows, "s"))
+        .join(target, on=exp.and_(*equal_keys(keys, "t", "s")), join_type="left")
+        .where(exp.or_(*reasons))
+    )
+    return insert_into(incoming.work[CHANGED], [*names, _IS_STORED], select)
+
+
+def _update(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
+    sets: dict[str, exp.Expr] = {n: column(n, "s") for n in incoming.matching.update}
+    sets |= {k: v for k, v in stamps(dialect, incoming).items() if k not in table.column_names}
+    if table.keeps == "soft_deletes":
+        sets[DELETED_AT] = dialect.literal(None, _MOMENT)
+    is_stored = exp.EQ(this=column(_IS_STORED, "s"), expression=dialect.literal(True, _BOOLEAN))
+    condition = exp.and_(is_stored, *equal_keys(incoming.matching.keys, "t", "s"))
+    target = dialect.table(table.schema, table.name)
+    return dialect.update_from(target, incoming.work[CHANGED], sets, condition)
+
+
+def _insert(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Insert:
+    names = list(table.column_names)
+    values: list[exp.Expr] = [column(n, "s") for n in names]
+    for name, value in stamps(dialect, incoming).items():
+        if name not in names:
+            names.append(name)
+            values.append(value)
+    is_new = exp.EQ(this=column(_IS_STORED, "s"), expression=dialect.literal(False, _BOOLEAN))
+    select = exp.select(*values).from_(aliased(incoming.work[CHANGED], "s")).where(is_new)
+    return insert_into(dialect.table(table.schema, table.name), names, select)
+
+
+def _deletes(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step | Guard]:
+    """Before the insert, so that only rows from before this load are asked about."""
+    keys = incoming.matching.keys
+    target = dialect.table(table.schema, table.name)
+    present = exp.Exists(
+        this=exp.select("1").from_(subquery(incoming.select, "s")).where(*equal_keys(keys, "s", "t"))
+    )
+    alive: list[exp.Expr] = [exp.not_(present)]
+    remaining = exp.select(exp.Count(this=exp.Star())).from_(aliased(target, "t"))
+    if table.keeps == "soft_deletes":
+        living = exp.Is(this=column(DELETED_AT, "t"), expression=exp.Null())
+        alive.append(living)
+        remaining = remaining.where(living.copy())
+    missing = exp.select(*[column(k, "t") for k in keys]).from_(aliased(target, "t")).where(*alive)
+    fill = Step("work", insert_into(incoming.work[GONE], keys, missing))
+    if table.keeps == "soft_deletes":
+        sets = {DELETED_AT: stamps(dialect, incoming)[LOADED_AT]}
+        condition = exp.and_(*equal_keys(keys, "t", "s"))
+        gone = Step("delete", dialect.update_from(target, incoming.work[GONE], sets, condition))
+    else:
+        gone = Step("delete", dialect.delete_from(target, incoming.work[GONE], {k: k for k in keys}, None))
+    assert incoming.shrinking is not None
+    lost = exp.select(exp.Count(this=exp.Star())).from_(aliased(incoming.work[GONE], "g"))
+    return [fill, gone, deletion_guard(remaining, lost, incoming.shrinking)]

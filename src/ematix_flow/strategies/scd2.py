@@ -1,0 +1,353 @@
+"""SCD2: keep every version of a row, with the half-open time in which it held.
+
+The versions of a key are a function of its events alone: their order of arrival, batching and repetition
+do not matter. So the history of each touched key is computed anew from all its points in time, stored
+and new, and only rows that then differ are written:
+
+1. ``events``: what this batch brings that is not known yet (`scd2_events`).
+2. ``touched``: their keys.
+3. ``history``: every point of these keys; each opens a version, changes nothing, or is a delete.
+4. The target is made equal to the versions; by event time, the other points go to the companion table.
+
+At one moment a key has one value: an event counts more than a delete, and of several events the one with
+the greatest `row_hash` holds, then the greatest hash of the whole row.
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from ematix_flow.spec.tables import (
+    BATCH_ID,
+    EVENT_AT,
+    IS_CURRENT,
+    IS_DELETE,
+    LOADED_AT,
+    ROW_HASH,
+    VALID_FROM,
+    VALID_TO,
+    ColumnSpec,
+    TableSpec,
+)
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies import scd2_ttl
+from ematix_flow.strategies.matched import deletion_guard, guards
+from ematix_flow.strategies.scd2_events import (
+    AT,
+    EVENTS,
+    GONE,
+    HASH,
+    IS_NEW,
+    IS_STORED,
+    delete_events,
+    event_columns,
+    new_events,
+    null_event_times,
+)
+from ematix_flow.strategies.sql import (
+    Dialect,
+    Guard,
+    Incoming,
+    Step,
+    aliased,
+    column,
+    equal_keys,
+    insert_into,
+    same,
+    subquery,
+)
+
+TOUCHED, HISTORY = "touched", "history"
+_UNTIL, _KIND, _FROM_TABLE = "_ematix_until", "_ematix_kind", "_ematix_derived"
+_VERSION, _SAME, _DELETE = 0, 1, 2
+_BOOLEAN, _MOMENT = DataType("boolean"), DataType("timestamp_tz")
+
+
+def work_tables(table: TableSpec, incoming: Incoming) -> dict[str, TableSpec]:
+    keys = incoming.matching.keys
+    events = event_columns(table)
+    history = (
+        *events,
+        ColumnSpec(_UNTIL, _MOMENT, nullable=True),
+        ColumnSpec(_KIND, DataType("small_int")),
+        ColumnSpec(_FROM_TABLE, _BOOLEAN),
+    )
+    by_key = tuple(ColumnSpec(k, table.column(k).type, primary_key=True) for k in keys)
+    tables = {
+        EVENTS: TableSpec(None, EVENTS, events),
+        TOUCHED: TableSpec(None, TOUCHED, by_key),
+        HISTORY: TableSpec(None, HISTORY, history),
+    }
+    if incoming.matching.ttl_seconds is not None:
+        tables[scd2_ttl.EXPIRED] = scd2_ttl.work_table(table, incoming)
+    return tables
+
+
+def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step | Guard]:
+    matching = incoming.matching
+    by_event = matching.event is not None
+    ordered = by_event or matching.order is not None
+    out: list[Step | Guard] = [*guards(dialect, table, incoming, one_row_a_key=not ordered)]
+    if by_event:
+        out.append(null_event_times(table, incoming))
+    out.append(Step("work", new_events(dialect, table, incoming)))
+    if matching.deletes is not None:
+        assert incoming.shrinking is not None
+        out += delete_events(dialect, table, incoming)
+        out.append(deletion_guard(*_kept_and_gone(dialect, table, incoming), incoming.shrinking))
+    keys = matching.keys
+    distinct = (
+        exp.select(*[column(k, "e") for k in keys]).distinct().from_(aliased(incoming.work[EVENTS], "e"))
+    )
+    out.append(Step("work", insert_into(incoming.work[TOUCHED], keys, distinct)))
+    out.append(Step("work", _history(dialect, table, incoming)))
+    out += _write(dialect, table, incoming)
+    if matching.ttl_seconds is not None:
+        out += scd2_ttl.steps(dialect, table, incoming)
+    return out
+
+
+def _kept_and_gone(dialect: Dialect, table: TableSpec, incoming: Incoming) -> tuple[exp.Select, exp.Select]:
+    """How many keys are open, and stay so or are deleted by this load."""
+    true = dialect.literal(True, _BOOLEAN)
+    is_gone = exp.EQ(this=column(GONE, "e"), expression=true.copy())
+    gone = exp.select(exp.Count(this=exp.Star())).from_(aliased(incoming.work[EVENTS], "e")).where(is_gone)
+    deleted = exp.Exists(
+        this=gone.copy().select("1", append=False).where(*equal_keys(incoming.matching.keys, "e", "t"))
+    )
+    current = exp.EQ(this=column(IS_CURRENT, "t"), expression=true)
+    target = aliased(dialect.table(table.schema, table.name), "t")
+    kept = exp.select(exp.Count(this=exp.Star())).from_(target).where(current, exp.not_(deleted))
+    return kept, gone
+
+
+# ------------------------------------------------------------------ every point of the touched keys
+
+
+def _points(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
+    """All points in time of the touched keys, stored and new, several of one moment included."""
+    names, keys = table.column_names, incoming.matching.keys
+    false, true = dialect.literal(False, _BOOLEAN), dialect.literal(True, _BOOLEAN)
+    target = dialect.table(table.schema, table.name)
+
+    def touched(source: exp.Expr) -> exp.Select:
+        on = exp.and_(*equal_keys(keys, "p", "k"))
+        return exp.select().from_(source).join(aliased(incoming.work[TOUCHED], "k"), on=on)
+
+    def labelled(*values: exp.Expr) -> list[exp.Expr]:
+        labels = (AT, HASH, GONE, IS_STORED, IS_NEW, LOADED_AT, BATCH_ID, _FROM_TABLE)
+        return [exp.alias_(v, n, quoted=True) for n, v in zip(labels, values, strict=True)]
+
+    fields = (AT, HASH, GONE, IS_STORED, IS_NEW, LOADED_AT, BATCH_ID)
+    new = exp.select(
+        *[column(n, "p") for n in names], *labelled(*[column(f, "p") for f in fields], false.copy())
+    ).from_(aliased(incoming.work[EVENTS], "p"))
+    versions = touched(aliased(target, "p")).select(
+        *[column(n, "p") for n in names],
+        *labelled(
+            column(VALID_FROM, "p"),
+            column(ROW_HASH, "p"),
+            false.copy(),
+            true.copy(),
+            false.copy(),
+            column(LOADED_AT, "p"),
+            column(BATCH_ID, "p"),
+            false.copy(),
+        ),
+    )
+    parts: list[exp.Expr] = [new, versions]
+    if table.keeps == "versions" or incoming.matching.ttl_seconds is None:
+        # where a version ends and none begins; the end of a time to live is computed anew instead
+        nothing: list[exp.Expr] = [
+            column(n, "p") if n in keys else _null(dialect, table.column(n).type, n) for n in names
+        ]
+        ends = touched(aliased(target, "p")).select(
+            *nothing,
+            *labelled(
+                column(VALID_TO, "p"),
+                dialect.literal(None, DataType("bytes")),
+                true.copy(),
+                false.copy(),
+                false.copy(),
+                column(LOADED_AT, "p"),
+                column(BATCH_ID, "p"),
+                true.copy(),
+            ),
+        )
+        parts.append(ends.where(exp.not_(exp.Is(this=column(VALID_TO, "p"), expression=exp.Null()))))
+    companion = table.companion()
+    if companion is not None:
+        others = touched(aliased(dialect.table(companion.schema, companion.name), "p")).select(
+            *[column(n, "p") for n in names],
+            *labelled(
+                column(EVENT_AT, "p"),
+                column(ROW_HASH, "p"),
+                column(IS_DELETE, "p"),
+                false.copy(),
+                false.copy(),
+                column(LOADED_AT, "p"),
+                column(BATCH_ID, "p"),
+                false.copy(),
+            ),
+        )
+        parts.append(others)
+    return exp.union(*parts, distinct=False)
+
+
+def _null(dialect: Dialect, data_type: DataType, name: str) -> exp.Expr:
+    return exp.alias_(dialect.literal(None, data_type), name, quoted=True)
+
+
+def _history(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Insert:
+    """One value a moment, consecutive equal ones joined, and where each version ends."""
+    matching, names = incoming.matching, table.column_names
+    true = dialect.literal(True, _BOOLEAN)
+    by_key = [dialect.comparable(column(k, "p"), table.column(k).type) for k in matching.keys]
+    fields = (*names, AT, HASH, GONE, IS_STORED, IS_NEW, LOADED_AT, BATCH_ID, _FROM_TABLE)
+
+    def in_order(*order: exp.Expr) -> dict[str, object]:
+        return {"partition_by": [k.copy() for k in by_key], "order": exp.Order(expressions=list(order))}
+
+    def selected(inner: exp.Expr, carried: tuple[str, ...], **extra: exp.Expr) -> exp.Select:
+        added = [exp.alias_(v, n, quoted=True) for n, v in extra.items()]
+        return exp.select(*[column(f, "p") for f in carried], *added).from_(subquery(inner, "p"))
+
+    # an event before a delete, a new event before the stored one that it outranks
+    place = exp.Window(
+        this=exp.RowNumber(),
+        partition_by=[*[k.copy() for k in by_key], column(AT, "p")],
+        order=exp.Order(
+            expressions=[
+                exp.Ordered(this=column(GONE, "p")),
+                exp.Ordered(this=column(IS_NEW, "p"), desc=True),
+                exp.Ordered(this=column(_FROM_TABLE, "p")),
+            ]
+        ),
+    )
+    numbered = selected(_points(dialect, table, incoming), fields, _ematix_place=place)
+    first = exp.EQ(this=column("_ematix_place", "p"), expression=exp.Literal.number(1))
+    winners = selected(numbered, fields).where(first)
+
+    at = exp.Ordered(this=column(AT, "p"))
+    before = selected(
+        winners,
+        fields,
+        _ematix_hash_before=exp.Window(this=exp.Lag(this=column(HASH, "p")), **in_order(at.copy())),
+        _ematix_gone_before=exp.Window(this=exp.Lag(this=column(GONE, "p")), **in_order(at.copy())),
+        _ematix_at_before=exp.Window(this=exp.Lag(this=column(AT, "p")), **in_order(at.copy())),
+    )
+    is_gone = exp.EQ(this=column(GONE, "p"), expression=true.copy())
+    opens: list[exp.Expr] = [
+        exp.Is(this=column("_ematix_at_before", "p"), expression=exp.Null()),
+        exp.EQ(this=column("_ematix_gone_before", "p"), expression=true.copy()),
+        exp.NEQ(this=column("_ematix_hash_before", "p"), expression=column(HASH, "p")),
+    ]
+    if table.keeps == "events" and matching.ttl_seconds is not None:
+        expired = dialect.shifted(column("_ematix_at_before", "p"), matching.ttl_seconds)
+        opens.append(exp.GT(this=column(AT, "p"), expression=expired))
+    kind = exp.Case(
+        ifs=[
+            exp.If(this=is_gone, true=exp.Literal.number(_DELETE)),
+            exp.If(this=exp.paren(exp.or_(*opens)), true=exp.Literal.number(_VERSION)),
+        ],
+        default=exp.Literal.number(_SAME),
+    )
+    kinds = selected(before, fields, **{_KIND: kind})
+    # the next point that is no mere repetition, seen from each point: the least of those after it
+    boundary = exp.Case(
+        ifs=[
+            exp.If(
+                this=exp.NEQ(this=column(_KIND, "p"), expression=exp.Literal.number(_SAME)),
+                true=column(AT, "p"),
+            )
+        ]
+    )
+    following = exp.WindowSpec(
+        kind="ROWS", start="1", start_side="FOLLOWING", end="UNBOUNDED", end_side="FOLLOWING"
+    )
+    until = exp.Window(this=exp.Min(this=boundary), **in_order(at.copy()), spec=following)
+    ends = selected(kinds, (*fields, _KIND), **{_UNTIL: until})
+    if table.keeps == "events" and matching.ttl_seconds is not None:
+        ends = scd2_ttl.ended(
+            dialect,
+            incoming,
+            ends,
+            (*fields, _KIND, _UNTIL),
+            by_key,
+            at=AT,
+            until=_UNTIL,
+            kind=_KIND,
+            version=_VERSION,
+            delete=_DELETE,
+        )
+    columns = [*fields, _KIND, _UNTIL]
+    return insert_into(incoming.work[HISTORY], columns, selected(ends, tuple(columns)))
+
+
+# ------------------------------------------------------------------ making the tables equal to it
+
+
+def _write(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step | Guard]:
+    target, history = dialect.table(table.schema, table.name), incoming.work[HISTORY]
+    keys, names = incoming.matching.keys, table.column_names
+    true, false = dialect.literal(True, _BOOLEAN), dialect.literal(False, _BOOLEAN)
+    is_version = exp.EQ(this=column(_KIND, "s"), expression=exp.Literal.number(_VERSION))
+    is_stored = exp.EQ(this=column(IS_STORED, "s"), expression=true.copy())
+    is_open = exp.Is(this=column(_UNTIL, "s"), expression=exp.Null())
+    is_current = exp.Case(ifs=[exp.If(this=is_open, true=true.copy())], default=false.copy())
+    place = {**{k: k for k in keys}, VALID_FROM: AT}
+
+    absorbed = dialect.delete_from(
+        target, history, place, exp.and_(is_stored.copy(), exp.not_(is_version.copy()))
+    )
+    values: dict[str, exp.Expr] = {n: column(n, "s") for n in names if n not in keys}
+    values |= {
+        VALID_TO: column(_UNTIL, "s"),
+        IS_CURRENT: is_current,
+        ROW_HASH: column(HASH, "s"),
+        LOADED_AT: column(LOADED_AT, "s"),
+        BATCH_ID: column(BATCH_ID, "s"),
+    }
+    is_new = exp.EQ(this=column(IS_NEW, "s"), expression=true.copy())
+    ends_elsewhere = exp.not_(same(dialect, column(VALID_TO, "t"), column(_UNTIL, "s"), _MOMENT))
+    changed = exp.and_(
+        is_version.copy(),
+        is_stored.copy(),
+        exp.paren(exp.or_(is_new, ends_elsewhere)),
+        *equal_keys(keys, "t", "s"),
+        exp.EQ(this=column(VALID_FROM, "t"), expression=column(AT, "s")),
+    )
+    inserted = {**{k: column(k, "s") for k in keys}, VALID_FROM: column(AT, "s"), **values}
+    unstored = exp.EQ(this=column(IS_STORED, "s"), expression=false.copy())
+    opened = (
+        exp.select(*[v.copy() for v in inserted.values()])
+        .from_(aliased(history, "s"))
+        .where(is_version.copy(), unstored)
+    )
+    out: list[Step | Guard] = [
+        Step("delete", absorbed),
+        Step("update", dialect.update_from(target, history, values, changed)),
+        Step("insert", insert_into(target, list(inserted), opened)),
+    ]
+    companion = table.companion()
+    if companion is not None:
+        beside = dialect.table(companion.schema, companion.name)
+        out.append(
+            Step("work", dialect.delete_from(beside, incoming.work[TOUCHED], {k: k for k in keys}, None))
+        )
+        derived = exp.EQ(this=column(_FROM_TABLE, "s"), expression=true.copy())
+        kept = {
+            **{n: column(n, "s") for n in names},
+            EVENT_AT: column(AT, "s"),
+            IS_DELETE: column(GONE, "s"),
+            ROW_HASH: column(HASH, "s"),
+            LOADED_AT: column(LOADED_AT, "s"),
+            BATCH_ID: column(BATCH_ID, "s"),
+        }
+        others = (
+            exp.select(*kept.values())
+            .from_(aliased(history, "s"))
+            .where(exp.not_(is_version.copy()), exp.not_(derived))
+        )
+        out.append(Step("work", insert_into(beside, list(kept), others)))
+    return out

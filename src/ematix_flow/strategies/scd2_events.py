@@ -1,0 +1,262 @@
+"""What a batch brings to a table of versions that it does not know yet: events, and keys that are gone."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from ematix_flow.errors import RowRejected
+from ematix_flow.spec.tables import (
+    BATCH_ID,
+    EVENT_AT,
+    IS_CURRENT,
+    IS_DELETE,
+    LOADED_AT,
+    ROW_HASH,
+    VALID_FROM,
+    ColumnSpec,
+    TableSpec,
+)
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.matched import differs, last_of_each_key
+from ematix_flow.strategies.sql import (
+    Dialect,
+    Guard,
+    Incoming,
+    Step,
+    aliased,
+    column,
+    equal_keys,
+    insert_into,
+    stamps,
+    subquery,
+)
+
+EVENTS = "events"
+AT, HASH, GONE = "_ematix_at", "_ematix_hash", "_ematix_gone"
+IS_STORED, IS_NEW = "_ematix_stored", "_ematix_new"
+_RANK, _PLACE, _CLOSED = "_ematix_rank", "_ematix_place", "_ematix_closed"
+_BOOLEAN, _MOMENT, _BYTES = DataType("boolean"), DataType("timestamp_tz"), DataType("bytes")
+_TICK = 0.000001
+
+
+def event_columns(table: TableSpec) -> tuple[ColumnSpec, ...]:
+    """A point in time of a key: its row, when, and what is known of it."""
+    return (
+        *[ColumnSpec(c.name, c.type, nullable=True) for c in table.columns],
+        ColumnSpec(AT, _MOMENT, nullable=True),
+        ColumnSpec(HASH, _BYTES, nullable=True),
+        ColumnSpec(GONE, _BOOLEAN),
+        ColumnSpec(IS_STORED, _BOOLEAN),  # whether the target has a version that begins here
+        ColumnSpec(IS_NEW, _BOOLEAN),
+        ColumnSpec(LOADED_AT, _MOMENT, nullable=True),
+        ColumnSpec(BATCH_ID, DataType("uuid"), nullable=True),
+    )
+
+
+def null_event_times(table: TableSpec, incoming: Incoming) -> Guard:
+    event = incoming.matching.event
+    assert event is not None
+    missing = exp.Is(this=column(event, "s"), expression=exp.Null())
+    query = (
+        exp.select(*[column(k, "s") for k in incoming.matching.keys])
+        .from_(subquery(incoming.select, "s"))
+        .where(missing)
+        .limit(5)
+    )
+
+    def judge(found: list[tuple[object, ...]], _: object) -> RowRejected | None:
+        if not found:
+            return None
+        shown = ", ".join("(" + ", ".join(map(repr, row)) + ")" for row in found)
+        return RowRejected(
+            f"rows for {table.label} have no time in event_timestamp_column {event!r}; their keys: {shown}",
+            where=table.where,
+            state=f"{table.label} is unchanged",
+            next_step="filter these rows out in the source SQL, or choose a column that is never null",
+        )
+
+    return Guard(query, judge)
+
+
+def new_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Insert:
+    """Into ``events``: by event time every event that is not known; else each row that differs from now."""
+    columns = [c.name for c in event_columns(table)]
+    if incoming.matching.event is None:
+        select = _changes_now(dialect, table, incoming)
+    else:
+        select = _unknown_events(dialect, table, incoming)
+    return insert_into(incoming.work[EVENTS], columns, select)
+
+
+def _content(dialect: Dialect, table: TableSpec, names: tuple[str, ...], alias: str) -> exp.Expr:
+    return dialect.row_hash([(n, table.column(n).type, column(n, alias)) for n in names])
+
+
+def _changes_now(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Select:
+    """Rows that differ from the open version of their key. They hold from the moment of this load on."""
+    matching, names = incoming.matching, table.column_names
+    keys = matching.keys
+    true, false = dialect.literal(True, _BOOLEAN), dialect.literal(False, _BOOLEAN)
+    rows = incoming.select
+    if matching.order is not None:
+        rows = last_of_each_key(dialect, table, incoming, matching.order)
+    is_open = exp.EQ(this=column(IS_CURRENT, "t"), expression=true.copy())
+    target = aliased(dialect.table(table.schema, table.name), "t")
+    is_new_key = exp.Is(this=column(keys[0], "t"), expression=exp.Null())
+    return (
+        exp.select(
+            *[column(n, "s") for n in names],
+            _now_after(dialect, incoming, column(VALID_FROM, "t")),
+            _content(dialect, table, matching.compare, "s"),
+            false.copy(),
+            false.copy(),
+            true.copy(),
+            *[stamps(dialect, incoming)[n] for n in (LOADED_AT, BATCH_ID)],
+        )
+        .from_(subquery(rows, "s"))
+        .join(target, on=exp.and_(is_open, *equal_keys(keys, "t", "s")), join_type="left")
+        .where(exp.or_(is_new_key, differs(dialect, table, matching.compare, "s", "t")))
+    )
+
+
+def _now_after(dialect: Dialect, incoming: Incoming, begun: exp.Expr) -> exp.Expr:
+    """The moment of this load; just after what has begun, should a clock have gone back."""
+    now = dialect.literal(incoming.loaded_at, _MOMENT)
+    late = exp.GTE(this=begun.copy(), expression=now.copy())
+    return exp.Case(ifs=[exp.If(this=late, true=dialect.shifted(begun.copy(), _TICK))], default=now)
+
+
+def _unknown_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Select:
+    """Events that neither a version nor the companion table knows, or that outrank what they know."""
+    matching, names = incoming.matching, table.column_names
+    keys, companion = matching.keys, table.companion()
+    assert matching.event is not None and companion is not None
+    false, true = dialect.literal(False, _BOOLEAN), dialect.literal(True, _BOOLEAN)
+    rest = tuple(n for n in names if n not in (*keys, *matching.compare, matching.event))
+
+    def ranked(alias: str) -> exp.Expr:
+        return _content(dialect, table, rest, alias) if rest else dialect.literal(b"", _BYTES)
+
+    at = dialect.moment(column(matching.event, "r"), table.column(matching.event).type)
+    dated = exp.select(
+        *[column(n, "r") for n in names],
+        exp.alias_(at, AT, quoted=True),
+        exp.alias_(_content(dialect, table, matching.compare, "r"), HASH, quoted=True),
+        exp.alias_(ranked("r"), _RANK, quoted=True),
+    ).from_(subquery(incoming.select, "r"))
+    if matching.deletes is not None:
+        dated = _returning(dialect, table, incoming, dated)
+    by_moment = [dialect.comparable(column(k, "r"), table.column(k).type) for k in keys]
+    place = exp.Window(
+        this=exp.RowNumber(),
+        partition_by=[*by_moment, column(AT, "r")],
+        order=exp.Order(expressions=[exp.Ordered(this=column(c, "r"), desc=True) for c in (HASH, _RANK)]),
+    )
+    fields = (*names, AT, HASH, _RANK)
+    numbered = exp.select(*[column(n, "r") for n in fields], exp.alias_(place, _PLACE, quoted=True)).from_(
+        subquery(dated, "r")
+    )
+
+    def outranks(alias: str, begins: str) -> tuple[exp.Expr, exp.Expr]:
+        """The join with what is stored at this moment, and whether the new event counts more."""
+        on = exp.and_(
+            *equal_keys(keys, alias, "s"), exp.EQ(this=column(begins, alias), expression=column(AT, "s"))
+        )
+        more: exp.Expr = exp.GT(this=column(HASH, "s"), expression=column(ROW_HASH, alias))
+        if rest:
+            tied = exp.EQ(this=column(HASH, "s"), expression=column(ROW_HASH, alias))
+            ranks = exp.GT(this=column(_RANK, "s"), expression=ranked(alias))
+            more = exp.or_(more, exp.and_(tied, ranks))
+        return on, exp.paren(more)
+
+    to_version, over_version = outranks("v", VALID_FROM)
+    to_event, over_event = outranks("e", EVENT_AT)
+    has_version = exp.not_(exp.Is(this=column(keys[0], "v"), expression=exp.Null()))
+    no_event = exp.Is(this=column(keys[0], "e"), expression=exp.Null())
+    was_deleted = exp.EQ(this=column(IS_DELETE, "e"), expression=true.copy())
+    unknown = exp.or_(
+        exp.and_(has_version.copy(), over_version),
+        exp.and_(
+            exp.not_(has_version.copy()),
+            exp.paren(exp.or_(no_event, was_deleted, over_event)),
+        ),
+    )
+    stored = exp.Case(ifs=[exp.If(this=has_version.copy(), true=true.copy())], default=false.copy())
+    first = exp.EQ(this=column(_PLACE, "s"), expression=exp.Literal.number(1))
+    return (
+        exp.select(
+            *[column(n, "s") for n in (*names, AT, HASH)],
+            false.copy(),
+            stored,
+            true.copy(),
+            *[stamps(dialect, incoming)[n] for n in (LOADED_AT, BATCH_ID)],
+        )
+        .from_(subquery(numbered, "s"))
+        .join(aliased(dialect.table(table.schema, table.name), "v"), on=to_version, join_type="left")
+        .join(aliased(dialect.table(companion.schema, companion.name), "e"), on=to_event, join_type="left")
+        .where(first, exp.paren(unknown))
+    )
+
+
+def _returning(dialect: Dialect, table: TableSpec, incoming: Incoming, dated: exp.Select) -> exp.Select:
+    """A key that was deleted and is in the snapshot again holds from now on, whatever its event time."""
+    keys, companion = incoming.matching.keys, table.companion()
+    assert companion is not None
+    true = dialect.literal(True, _BOOLEAN)
+    closed = (
+        exp.select(
+            *[column(k, "c") for k in keys],
+            exp.alias_(exp.Max(this=column(EVENT_AT, "c")), _CLOSED, quoted=True),
+        )
+        .from_(aliased(dialect.table(companion.schema, companion.name), "c"))
+        .where(exp.EQ(this=column(IS_DELETE, "c"), expression=true.copy()))
+        .group_by(*[column(k, "c") for k in keys])
+    )
+    is_open = exp.EQ(this=column(IS_CURRENT, "o"), expression=true.copy())
+    was_closed = exp.and_(
+        exp.not_(exp.Is(this=column(_CLOSED, "d"), expression=exp.Null())),
+        exp.Is(this=column(keys[0], "o"), expression=exp.Null()),
+        exp.LTE(this=column(AT, "r"), expression=column(_CLOSED, "d")),
+    )
+    at = exp.Case(
+        ifs=[exp.If(this=was_closed, true=_now_after(dialect, incoming, column(_CLOSED, "d")))],
+        default=column(AT, "r"),
+    )
+    carried = (*table.column_names, HASH, _RANK)
+    return (
+        exp.select(*[column(n, "r") for n in carried], exp.alias_(at, AT, quoted=True))
+        .from_(subquery(dated, "r"))
+        .join(subquery(closed, "d"), on=exp.and_(*equal_keys(keys, "d", "r")), join_type="left")
+        .join(
+            aliased(dialect.table(table.schema, table.name), "o"),
+            on=exp.and_(is_open, *equal_keys(keys, "o", "r")),
+            join_type="left",
+        )
+    )
+
+
+def delete_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step | Guard]:
+    """Into ``events``: a delete, now, of each key that is open and that the snapshot no longer has."""
+    keys = incoming.matching.keys
+    true, false = dialect.literal(True, _BOOLEAN), dialect.literal(False, _BOOLEAN)
+    present = exp.Exists(
+        this=exp.select("1").from_(subquery(incoming.select, "s")).where(*equal_keys(keys, "s", "t"))
+    )
+    values: list[exp.Expr] = [
+        column(c.name, "t") if c.name in keys else dialect.literal(None, c.type) for c in table.columns
+    ]
+    select = (
+        exp.select(
+            *values,
+            _now_after(dialect, incoming, column(VALID_FROM, "t")),
+            dialect.literal(None, _BYTES),
+            true.copy(),
+            false.copy(),
+            true.copy(),
+            *[stamps(dialect, incoming)[n] for n in (LOADED_AT, BATCH_ID)],
+        )
+        .from_(aliased(dialect.table(table.schema, table.name), "t"))
+        .where(exp.EQ(this=column(IS_CURRENT, "t"), expression=true.copy()), exp.not_(present))
+    )
+    columns = [c.name for c in event_columns(table)]
+    return [Step("work", insert_into(incoming.work[EVENTS], columns, select))]

@@ -1,0 +1,137 @@
+"""Time to live of versions: one that nothing has confirmed for so long ends.
+
+By event time this is part of what the events say: a version ends ``ttl_seconds`` after the last event
+that confirmed it, also in the past. Without event times, what a load brings is confirmed by it; an open
+version that it does not bring and that began longer ago ends at the moment of the load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from ematix_flow.spec.tables import (
+    EVENT_AT,
+    IS_CURRENT,
+    IS_DELETE,
+    VALID_FROM,
+    VALID_TO,
+    ColumnSpec,
+    TableSpec,
+)
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.sql import (
+    Dialect,
+    Guard,
+    Incoming,
+    Step,
+    aliased,
+    column,
+    equal_keys,
+    insert_into,
+    subquery,
+)
+
+EXPIRED = "expired"
+_RUN, _LAST, _BEGAN, _ENDS = "_ematix_run", "_ematix_last", "_ematix_began", "_ematix_ends"
+_BOOLEAN, _MOMENT = DataType("boolean"), DataType("timestamp_tz")
+
+
+def work_table(table: TableSpec, incoming: Incoming) -> TableSpec:
+    keys = tuple(ColumnSpec(k, table.column(k).type) for k in incoming.matching.keys)
+    return TableSpec(None, EXPIRED, (*keys, ColumnSpec(_BEGAN, _MOMENT), ColumnSpec(_ENDS, _MOMENT)))
+
+
+def ended(
+    dialect: Dialect,
+    incoming: Incoming,
+    points: exp.Select,
+    fields: tuple[str, ...],
+    by_key: Sequence[exp.Expr],
+    *,
+    at: str,
+    until: str,
+    kind: str,
+    version: int,
+    delete: int,
+) -> exp.Select:
+    """The points of a history with versions ended by their time to live."""
+    ttl = incoming.matching.ttl_seconds
+    assert ttl is not None
+    is_version = exp.EQ(this=column(kind, "p"), expression=exp.Literal.number(version))
+    opened = exp.Case(
+        ifs=[exp.If(this=is_version.copy(), true=exp.Literal.number(1))], default=exp.Literal.number(0)
+    )
+    run = exp.Window(
+        this=exp.Sum(this=opened),
+        partition_by=[k.copy() for k in by_key],
+        order=exp.Order(expressions=[exp.Ordered(this=column(at, "p"))]),
+    )
+    carried = [column(f, "p") for f in fields]
+    runs = exp.select(*carried, exp.alias_(run, _RUN, quoted=True)).from_(subquery(points, "p"))
+    is_delete = exp.EQ(this=column(kind, "p"), expression=exp.Literal.number(delete))
+    confirmed = exp.Case(ifs=[exp.If(this=exp.not_(is_delete), true=column(at, "p"))])
+    last = exp.Window(
+        this=exp.Max(this=confirmed), partition_by=[*[k.copy() for k in by_key], column(_RUN, "p")]
+    )
+    lasting = exp.select(*carried, exp.alias_(last, _LAST, quoted=True)).from_(subquery(runs, "p"))
+    ends = dialect.shifted(column(_LAST, "p"), ttl)
+    now = dialect.literal(incoming.loaded_at, _MOMENT)
+    goes_on = exp.Is(this=column(until, "p"), expression=exp.Null())
+    is_over = exp.or_(
+        exp.LT(this=ends.copy(), expression=column(until, "p")),
+        exp.and_(goes_on, exp.LTE(this=ends.copy(), expression=now)),
+    )
+    shortened = exp.Case(
+        ifs=[exp.If(this=exp.and_(is_version.copy(), exp.paren(is_over)), true=ends)],
+        default=column(until, "p"),
+    )
+    kept = [column(f, "p") for f in fields if f != until]
+    return exp.select(*kept, exp.alias_(shortened, until, quoted=True)).from_(subquery(lasting, "p"))
+
+
+def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step | Guard]:
+    """End the open versions of all other keys whose time is over."""
+    keys = incoming.matching.keys
+    target = dialect.table(table.schema, table.name)
+    fill = insert_into(incoming.work[EXPIRED], [*keys, _BEGAN, _ENDS], _overdue(dialect, table, incoming))
+    sets: dict[str, exp.Expr] = {
+        VALID_TO: column(_ENDS, "s"),
+        IS_CURRENT: dialect.literal(False, _BOOLEAN),
+    }
+    began = exp.EQ(this=column(VALID_FROM, "t"), expression=column(_BEGAN, "s"))
+    condition = exp.and_(*equal_keys(keys, "t", "s"), began)
+    update = dialect.update_from(target, incoming.work[EXPIRED], sets, condition)
+    return [Step("work", fill), Step("update", update)]
+
+
+def _overdue(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Select:
+    matching, companion = incoming.matching, table.companion()
+    ttl, keys = matching.ttl_seconds, matching.keys
+    assert ttl is not None
+    now = dialect.literal(incoming.loaded_at, _MOMENT)
+    target = aliased(dialect.table(table.schema, table.name), "t")
+    is_open = exp.EQ(this=column(IS_CURRENT, "t"), expression=dialect.literal(True, _BOOLEAN))
+    place = [column(k, "t") for k in keys] + [column(VALID_FROM, "t")]
+    long_ago = exp.LTE(this=dialect.shifted(column(VALID_FROM, "t"), ttl), expression=now.copy())
+    if companion is None:
+        brought = exp.Exists(
+            this=exp.select("1").from_(subquery(incoming.select, "s")).where(*equal_keys(keys, "s", "t"))
+        )
+        return exp.select(*place, now).from_(target).where(is_open, long_ago, exp.not_(brought))
+    confirms = exp.and_(
+        *equal_keys(keys, "e", "t"),
+        exp.EQ(this=column(IS_DELETE, "e"), expression=dialect.literal(False, _BOOLEAN)),
+        exp.GT(this=column(EVENT_AT, "e"), expression=column(VALID_FROM, "t")),
+    )
+    latest = exp.Max(this=exp.Coalesce(this=column(EVENT_AT, "e"), expressions=[column(VALID_FROM, "t")]))
+    ends = dialect.shifted(latest, ttl)
+    return (
+        exp.select(*place, ends)
+        .from_(target)
+        .join(aliased(dialect.table(companion.schema, companion.name), "e"), on=confirms, join_type="left")
+        .where(is_open, long_ago)
+        .group_by(*[p.copy() for p in place])
+        .having(exp.LTE(this=ends.copy(), expression=now))
+    )
