@@ -15,12 +15,14 @@ from ematix_flow.backends.base import (
     SparkSource,
     TablePlan,
 )
+from ematix_flow.backends.computed_table import computed_name, select_computed
 from ematix_flow.backends.relational import RelationalTarget
 from ematix_flow.backends.table_plans import require_identifier_length
 from ematix_flow.errors import FlowError, PlanError, SchemaMismatch, Unsupported, did_you_mean
 from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.plan.definition import (
     ApplyRows,
+    Choice,
     CopyRows,
     Plan,
     PrepareTable,
@@ -29,7 +31,8 @@ from ematix_flow.plan.definition import (
     TargetPlan,
     TransformRows,
 )
-from ematix_flow.plan.paths import choose_path, derive_guarantee
+from ematix_flow.plan.fanout import Between, choose_paths, share_read
+from ematix_flow.plan.paths import derive_guarantee
 from ematix_flow.plan.source_sql import source_reference, source_sql
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.tuning import Shape, choose, machine_cores, value
@@ -82,13 +85,32 @@ def _build(declared: DeclaredPipeline, world: World, cores: int) -> Plan:
         columns = reader.describe(sql)
     _refuse_repeated(columns, spec)
     source = _Source(backend.kind, backend.identity(), reader, sql, asked.column_map, columns)
-    targets = tuple(_plan_target(spec, target, source, world, cores) for target in spec.targets)
+    paths = choose_paths(spec, [_between(spec, target, source, world) for target in spec.targets])
+    targets = tuple(
+        _plan_target(spec, target, path, source, world, cores)
+        for target, path in zip(spec.targets, paths, strict=True)
+    )
+    shared = None
+    if len(targets) > 1:
+        ranges = [_in_source_names(target.range, asked.column_map) for target in targets]
+        targets, shared = share_read(sql, targets, ranges, computed_name(spec.name, spec.targets[0].label))
     post = tuple(RunPostTransform(step, index) for index, step in enumerate(spec.transforms_post))
-    return Plan(spec, connection_label(reference), backend.kind, sql, columns, targets, post)
+    return Plan(spec, connection_label(reference), backend.kind, sql, columns, targets, post, shared)
+
+
+def _between(spec: PipelineSpec, target: TargetSpec, source: _Source, world: World) -> Between:
+    backend = world.backend(target.connection)
+    table = target.table or _inferred_table(target, source.columns)
+    return Between(
+        same_database=backend.capabilities.same_db and source.identity == backend.identity(),
+        native_source=isinstance(source.reader, SparkSource),
+        computes=_what_is_computed(spec, table, source.column_map),
+        target=backend.capabilities,
+    )
 
 
 def _plan_target(
-    spec: PipelineSpec, target: TargetSpec, source: _Source, world: World, cores: int
+    spec: PipelineSpec, target: TargetSpec, path: Choice, source: _Source, world: World, cores: int
 ) -> TargetPlan:
     backend = world.backend(target.connection)
     sink = world.target(target.connection)
@@ -113,13 +135,6 @@ def _plan_target(
     watermark_range = _range(spec, table, target, world)
     computes = _what_is_computed(spec, table, source.column_map)
     source_backend = world.backend(source_reference(spec))
-    path = choose_path(
-        spec,
-        same_database=capabilities.same_db and source.identity == backend.identity(),
-        native_source=isinstance(source.reader, SparkSource),
-        computes=computes,
-        target=capabilities,
-    )
     guarantee = derive_guarantee(spec, capabilities, backend.kind)
     tuning = choose(Shape(path.value, source_backend.capabilities, capabilities, cores))
     changes, drift = _drift(spec, table, sink.plan_table(table, sink.inspect(table)))
@@ -128,10 +143,12 @@ def _plan_target(
     stages: list[Stage] = []
     if path.value == "same_db":
         assert isinstance(sink, RelationalTarget)
-        projected = _project(
-            spec, table, source, restrict(read.sql, read.range, sink.dialect), sink.dialect.name
+        computed = select_computed(sink.dialect, computed_name(spec.name, spec.targets[0].label))
+        projected, shared = (
+            _project(spec, table, source, restrict(rows, read.range, sink.dialect), sink.dialect.name)
+            for rows in (read.sql, computed)
         )
-        stages += [PrepareTable(changes), ApplyRows(projected)]
+        stages += [PrepareTable(changes), ApplyRows(projected, shared if len(spec.targets) > 1 else None)]
     else:
         tasks = value(tuning, "read tasks", cores)
         if path.value == "copy":

@@ -6,7 +6,7 @@ The executor and the explainer walk the same stages, so what is printed first is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ematix_flow.backends.base import Query, SourceColumn, TablePlan
 from ematix_flow.spec.pipelines import PipelineSpec, PostTransform, TargetSpec
@@ -56,9 +56,13 @@ class TransformRows:
 
 @dataclass(frozen=True)
 class ApplyRows:
-    """The one transaction. ``sql`` is set when the database computes the rows itself."""
+    """The one transaction. ``sql`` is set when the database computes the rows itself.
+
+    ``shared_sql`` is the same over the table that it computed for several targets.
+    """
 
     sql: str | None = None
+    shared_sql: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,21 @@ class TargetPlan:
 
 
 @dataclass(frozen=True)
+class SharedRead:
+    """The one read of the source that feeds all targets of a pipeline.
+
+    ``copy``: each task writes what it reads to every target's staging. ``frame``: Spark reads into a
+    DataFrame, keeps it, and computes each target's rows from it. ``table``: the database that source and
+    targets share computes the rows into ``table``. Each target takes the rows of its own range.
+    """
+
+    how: Literal["copy", "frame", "table"]
+    query: Query
+    tasks: int
+    table: str | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything one run of one pipeline will do."""
 
@@ -95,6 +114,7 @@ class Plan:
     source_columns: tuple[SourceColumn, ...]
     targets: tuple[TargetPlan, ...]
     post: tuple[RunPostTransform, ...] = ()  # after all targets, on the first target's connection
+    shared: SharedRead | None = None  # with several targets
 
     @property
     def has_changes(self) -> bool:

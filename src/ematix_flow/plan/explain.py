@@ -9,6 +9,7 @@ from ematix_flow.plan.definition import (
     CopyRows,
     Plan,
     PrepareTable,
+    SharedRead,
     Stage,
     TargetPlan,
     TransformRows,
@@ -45,12 +46,25 @@ def describe_range(source_range: SourceRange | None) -> str | None:
     return f"{source_range.column} {low}{high}"
 
 
+def describe_read(shared: SharedRead, targets: int) -> str:
+    """How one read comes to feed several targets."""
+    how = {
+        "copy": f"each batch goes to the staging of every target, with {_tasks(shared.tasks)}",
+        "frame": "Spark keeps the rows and computes each target's from them",
+        "table": "the database computes the rows into a table that each target loads from",
+    }[shared.how]
+    read = describe_range(shared.query.range)
+    return f"once for {targets} targets: {how}" + (f"; {read}" if read else "")
+
+
 def plan_to_text(plan: Plan, *, verbose: bool = False) -> str:
     """The plan as a person reads it."""
     spec = plan.pipeline
     lines = [f"pipeline  {spec.name}" + (f"   ({spec.where})" if spec.where else "")]
     lines.append(f"source    {plan.source_connection} ({plan.source_kind})")
     lines += [f"          {line}" for line in _sql_lines(plan.source_sql, 12 if not verbose else None)]
+    if plan.shared is not None:
+        lines.append(f"read      {describe_read(plan.shared, len(plan.targets))}")
     for target in plan.targets:
         lines.append(f"target    {target.target.label}   mode {target.target.mode}")
         lines.append(f"path      {target.path.value}: {target.path.reason}")
@@ -83,6 +97,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
                 for c in plan.source_columns
             ],
         },
+        "read": describe_read(plan.shared, len(plan.targets)) if plan.shared else None,
         "targets": [_target_json(target) for target in plan.targets],
         "post": [{"kind": p.step.kind, "text": mask(p.step.text)} for p in plan.post],
         "has_changes": plan.has_changes,

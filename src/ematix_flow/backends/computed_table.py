@@ -1,0 +1,67 @@
+"""A table that a database computes once from its own SQL, for several targets in it to load from.
+
+It lies with the staging tables. Its name is fixed for a pipeline and its first target, whose lock the
+caller holds: what a crash left there, the next run replaces.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+
+from sqlglot import exp
+
+from ematix_flow.backends.control_tables import STAGING_SCHEMA
+from ematix_flow.backends.relational import RelationalTarget
+from ematix_flow.backends.sql_session import SqlDialect, transaction
+from ematix_flow.errors import FlowError, RowRejected, SourceFailed, TargetFailed
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.sql import identifier, verbatim
+
+_log = logging.getLogger(__name__)
+_SLUG = 24
+
+
+def computed_name(pipeline: str, target: str) -> str:
+    slug = re.sub(r"[^a-z0-9]+", "_", pipeline.lower()).strip("_")[:_SLUG]
+    digest = hashlib.blake2b(json.dumps([pipeline, target]).encode(), digest_size=6).hexdigest()
+    return f"{slug}_{digest}_computed"
+
+
+def select_computed(dialect: SqlDialect, name: str) -> str:
+    """All rows of the table, as SQL that stands where the user's own would."""
+    return dialect.render(exp.select("*").from_(dialect.table(STAGING_SCHEMA, name)))
+
+
+def compute_table(target: RelationalTarget, name: str, sql: str) -> None:
+    """The rows of ``sql``, computed once and kept; in one transaction of its own."""
+    dialect = target.dialect
+    rows = verbatim(sql)
+    rows.set("alias", exp.TableAlias(this=identifier("rows")))
+    table = dialect.render(dialect.table(STAGING_SCHEMA, name))
+    place = TableSpec(STAGING_SCHEMA, name, (ColumnSpec("any", DataType("text")),))
+    try:
+        with target.session() as session, transaction(session):
+            for change in target.schema_changes(session, place):
+                session.execute(change.sql)
+            session.execute(f"DROP TABLE IF EXISTS {table}")
+            session.execute(f"CREATE TABLE {table} AS {dialect.render(exp.select('*').from_(rows))}")
+    except (TargetFailed, RowRejected) as error:
+        raise SourceFailed(
+            f"the source SQL could not be computed: {error.what}",
+            state="every target is as before",
+            next_step=error.next_step,
+        ) from error
+
+
+def drop_computed(target: RelationalTarget, name: str) -> None:
+    """Never fails a load that has committed: what cannot be dropped now, the next run replaces."""
+    table = target.dialect.render(target.dialect.table(STAGING_SCHEMA, name))
+    try:
+        with target.session() as session, transaction(session):
+            session.execute(f"DROP TABLE IF EXISTS {table}")
+    except FlowError as error:
+        _log.warning("table %s stays until the next run: %s", table, error.what)

@@ -1,0 +1,116 @@
+"""Several targets, one read: which path they take together, and what the one read must cover."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ematix_flow.backends.base import Query
+from ematix_flow.backends.capabilities import Capabilities
+from ematix_flow.errors import PlanError
+from ematix_flow.plan.definition import Choice, CopyRows, SharedRead, Stage, TargetPlan, TransformRows
+from ematix_flow.plan.paths import choose_path
+from ematix_flow.plan.tuning import value
+from ematix_flow.spec.pipelines import PipelineSpec
+from ematix_flow.spec.watermarks import SourceRange, Watermark
+
+ONE_READ = "several targets: one read of the source feeds all"
+
+
+@dataclass(frozen=True)
+class Between:
+    """What lies between the source and one target. ``computes`` says in words what must be computed."""
+
+    same_database: bool
+    native_source: bool
+    computes: str | None
+    target: Capabilities
+
+    def path(self, spec: PipelineSpec) -> Choice:
+        return choose_path(
+            spec,
+            same_database=self.same_database,
+            native_source=self.native_source,
+            computes=self.computes,
+            target=self.target,
+        )
+
+
+def choose_paths(spec: PipelineSpec, between: Sequence[Between]) -> tuple[Choice, ...]:
+    """Each target's path. With several, they agree on one, so that the source is read once.
+
+    The source's own database keeps the rows to itself only when all targets are in it; Spark computes for
+    all when it must for one.
+    """
+    chosen = [one.path(spec) for one in between]
+    if len(chosen) == 1 or all(choice.value == "same_db" for choice in chosen):
+        return tuple(chosen)
+    for number, one in enumerate(between):
+        if chosen[number].value == "same_db":
+            apart = replace(one, same_database=False).path(spec)
+            chosen[number] = replace(apart, reason=f"{ONE_READ}, and not all are in the source's database")
+    if any(choice.value == "spark" for choice in chosen):
+        together = Choice("path", "spark", f"{ONE_READ}, and one of them needs Spark to compute")
+        chosen = [together if choice.value == "copy" else choice for choice in chosen]
+    return tuple(chosen)
+
+
+def share_read(
+    sql: str, targets: Sequence[TargetPlan], ranges: Sequence[SourceRange | None], table: str | None
+) -> tuple[tuple[TargetPlan, ...], SharedRead]:
+    """The read that all targets share, and their plans with its number of tasks.
+
+    ``ranges`` are the targets' own, in the source's names; ``table`` is where a database computes the
+    rows for all of them.
+    """
+    query = Query(sql, widest(ranges))
+    path = targets[0].path.value
+    if path == "same_db":
+        return tuple(targets), SharedRead("table", query, 0, table)
+    wanted = [value(target.tuning, "read tasks", 1) for target in targets]
+    # a copying task writes to every target, so the one that takes the fewest writers decides
+    tasks = min(wanted) if path == "copy" else max(wanted)
+    shared = SharedRead("copy" if path == "copy" else "frame", query, tasks)
+    return tuple(_with_tasks(target, tasks) for target in targets), shared
+
+
+def widest(ranges: Sequence[SourceRange | None]) -> SourceRange | None:
+    """From the lowest position of any target (None is the beginning) up to the lowest end."""
+    found = [one for one in ranges if one is not None]
+    if not found:
+        return None
+    lows = [one.low for one in found if one.low is not None]
+    highs = [one.high for one in found if one.high is not None]
+    low = _lowest(lows) if len(lows) == len(found) else None
+    return SourceRange(found[0].column, low, _lowest(highs) if highs else None)
+
+
+def _lowest(marks: Sequence[Watermark]) -> Watermark:
+    lowest = marks[0]
+    for mark in marks[1:]:
+        try:
+            below = mark.value < lowest.value  # type: ignore[operator]  # of one type, or a TypeError
+        except TypeError:
+            raise PlanError(
+                f"the targets declare watermark column {mark.column!r} as {lowest.type} and as {mark.type}, "
+                "and one read cannot start at both",
+                next_step="declare it with the same type in every target",
+            ) from None
+        lowest = mark if below else lowest
+    return lowest
+
+
+def _with_tasks(target: TargetPlan, tasks: int) -> TargetPlan:
+    def stage_with(stage: Stage) -> Stage:
+        return replace(stage, tasks=tasks) if isinstance(stage, CopyRows | TransformRows) else stage
+
+    def choice_with(choice: Choice) -> Choice:
+        if choice.name != "read tasks" or choice.value == str(tasks):
+            return choice
+        return Choice(choice.name, str(tasks), ONE_READ)
+
+    return replace(
+        target,
+        stages=tuple(stage_with(stage) for stage in target.stages),
+        tuning=tuple(choice_with(choice) for choice in target.tuning),
+    )
