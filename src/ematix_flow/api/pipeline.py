@@ -140,11 +140,14 @@ class Pipeline:
     ) -> DeclaredPipeline:
         spec = self.spec
         given = {k: v for k, v in target_options.items() if v is not None}
-        targets = tuple(dataclasses.replace(t, **given) for t in spec.targets)
-        for target in targets:
+        targets: tuple[TargetSpec, ...] = ()
+        for declared in spec.targets:
+            target = dataclasses.replace(declared, **given)
             options.check_target(target, spec.where)
             if spec.source.incremental:
                 refuse_incremental_refresh(target.mode, spec.where)
+            keys = options.resolve_keys(target.table, target.keys, target.mode, spec.where)
+            targets += (dataclasses.replace(target, keys=keys),)
         if force_path is not None:
             options.one_of("force_path", force_path, (*PATHS, "cross_db"), None)
             spec = dataclasses.replace(spec, force_path=force_path)

@@ -32,6 +32,7 @@ from ematix_flow.plan.definition import (
     TransformRows,
 )
 from ematix_flow.plan.fanout import Between, choose_paths, share_read
+from ematix_flow.plan.matching import resolve_matching
 from ematix_flow.plan.paths import derive_guarantee
 from ematix_flow.plan.source_sql import source_reference, source_sql
 from ematix_flow.plan.spark_types import columns_of_frame
@@ -120,7 +121,7 @@ def _plan_target(
             f"mode {target.mode!r} cannot be used with a {backend.kind} target yet",
             next_step=f"modes of {backend.kind}: {', '.join(sorted(capabilities.strategies))}",
         )
-    table = target.table or _inferred_table(target, source.columns)
+    table, matching = resolve_matching(spec, target, target.table or _inferred_table(target, source.columns))
     require_identifier_length(table.with_load_columns(), capabilities.max_identifier_bytes)
     names = [c.name for c in source.columns]
     check_columns(
@@ -132,7 +133,7 @@ def _plan_target(
         where=spec.where,
     )
 
-    watermark_range = _range(spec, table, target, world)
+    watermark_range, late = _settled(spec, table, source, world, _range(spec, table, target, world))
     computes = _what_is_computed(spec, table, source.column_map)
     source_backend = world.backend(source_reference(spec))
     guarantee = derive_guarantee(spec, capabilities, backend.kind)
@@ -176,7 +177,8 @@ def _plan_target(
         watermark_range,
         tuple(stages),
         tuning,
-        (*drift, *_late_writers(spec, source_backend)),
+        (*drift, *late),
+        matching,
     )
 
 
@@ -240,6 +242,20 @@ def _range(spec: PipelineSpec, table: TableSpec, target: TargetSpec, world: Worl
             name, column.type, until if column.type.kind == "timestamp_tz" else until.replace(tzinfo=None)
         )
     return SourceRange(name, low, high)
+
+
+def _settled(
+    spec: PipelineSpec, table: TableSpec, source: _Source, world: World, found: SourceRange | None
+) -> tuple[SourceRange | None, tuple[str, ...]]:
+    """The range up to where the source says that nothing comes late, and what is to be told of that."""
+    if found is None or not isinstance(source.reader, BatchSource):
+        return found, ()
+    query = Query(source.sql, _in_source_names(found, source.column_map))
+    settled = source.reader.settled(query, table.column(found.column).type)
+    if settled is None:
+        return found, _late_writers(spec, world.backend(source_reference(spec)))
+    told = (settled.held_back_by,) if settled.held_back_by else ()
+    return replace(found, high=replace(settled.high, column=found.column)), told
 
 
 def _late_writers(spec: PipelineSpec, source: Backend) -> tuple[str, ...]:

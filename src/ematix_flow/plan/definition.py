@@ -5,13 +5,14 @@ The executor and the explainer walk the same stages, so what is printed first is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ematix_flow.backends.base import Query, SourceColumn, TablePlan
 from ematix_flow.spec.pipelines import PipelineSpec, PostTransform, TargetSpec
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import SourceRange
+from ematix_flow.strategies.matching import Matching
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class TargetPlan:
     stages: tuple[Stage, ...]
     tuning: tuple[Choice, ...] = ()
     warnings: tuple[str, ...] = ()
+    matching: Matching = field(default_factory=Matching)
 
 
 @dataclass(frozen=True)

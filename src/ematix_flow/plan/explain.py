@@ -31,11 +31,28 @@ def describe_stage(stage: Stage, plan: TargetPlan) -> list[str]:
         computed = ["compute the projection in Spark SQL"] if stage.projection else []
         return [", ".join([reader, *computed, "write staging"])]
     where = "inside the database" if stage.sql is not None else "from staging"
-    verb = {"append": "insert the rows", "truncate": "replace every row"}.get(
-        plan.target.mode, plan.target.mode
-    )
+    verb = _strategy(plan)
     mark = " and the new watermark" if plan.range else ""
     return [f"one transaction: {verb} {where}, the ledger entry{mark}"]
+
+
+def _strategy(plan: TargetPlan) -> str:
+    """What the mode does with the rows, with the columns that decide."""
+    matching = plan.matching
+    keys = ", ".join(matching.keys)
+    if plan.target.mode == "merge":
+        told = f"insert new rows, update those that differ in ({', '.join(matching.compare)}) by key ({keys})"
+        gone = {"hard": ", delete those that the source lacks", "soft": ", mark those that the source lacks"}
+        return told + gone.get(matching.deletes or "", "")
+    if plan.target.mode == "scd2":
+        since = f"from {matching.event} on" if matching.event else "from this load on"
+        told = (
+            f"a new version, {since}, of rows that differ in ({', '.join(matching.compare)}) by key ({keys})"
+        )
+        told += ", close those that the source lacks" if matching.deletes else ""
+        ttl = matching.ttl_seconds
+        return told + (f", close what nothing has confirmed for {ttl:g} s" if ttl is not None else "")
+    return {"append": "insert the rows", "truncate": "replace every row"}[plan.target.mode]
 
 
 def describe_range(source_range: SourceRange | None) -> str | None:

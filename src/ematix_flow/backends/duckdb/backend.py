@@ -20,7 +20,7 @@ class DuckDBBackend(Backend):
     kind = "duckdb"
     capabilities = Capabilities(
         source=True,
-        strategies=frozenset({"append", "truncate"}),
+        strategies=frozenset({"append", "truncate", "merge", "scd2"}),
         transactions=True,
         same_db=True,
         parallel_read=False,

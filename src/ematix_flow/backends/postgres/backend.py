@@ -32,7 +32,7 @@ class PostgresBackend(Backend):
     kind = "postgres"
     capabilities = Capabilities(
         source=True,
-        strategies=frozenset({"append", "truncate"}),
+        strategies=frozenset({"append", "truncate", "merge", "scd2"}),
         transactions=True,
         same_db=True,
         parallel_read=True,

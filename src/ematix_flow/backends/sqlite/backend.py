@@ -18,7 +18,7 @@ class SQLiteBackend(Backend):
     kind = "sqlite"
     capabilities = Capabilities(
         source=True,
-        strategies=frozenset({"append", "truncate"}),
+        strategies=frozenset({"append", "truncate", "merge", "scd2"}),
         transactions=True,
         same_db=True,
         parallel_read=False,

@@ -1,0 +1,96 @@
+"""Merge and scd2 as a pipeline declares them, made explicit: keys, compared columns, what the table keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, cast
+
+from ematix_flow.errors import SchemaMismatch, Unsupported
+from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
+from ematix_flow.spec.tables import DELETED_AT, IS_CURRENT, ROW_HASH, VALID_FROM, VALID_TO, Keeps, TableSpec
+from ematix_flow.spec.transforms import Limit, SamplePct
+from ematix_flow.strategies.matching import Matching
+
+_RESERVED = {
+    "versions": (VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH),
+    "events": (VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH),
+    "soft_deletes": (DELETED_AT,),
+}
+
+
+def resolve_matching(spec: PipelineSpec, target: TargetSpec, table: TableSpec) -> tuple[TableSpec, Matching]:
+    """The table with what it keeps, and the options with every default filled in."""
+    if target.mode not in ("merge", "scd2"):
+        return table, Matching()
+    _refuse_partial_snapshot(spec, target)
+    keys = target.keys
+    stored = replace(table, keeps=_keeps(target), merge_keys=keys)
+    for name in _RESERVED.get(stored.keeps, ()):
+        if name in table.column_names:
+            raise SchemaMismatch(
+                f"{table.label} declares {name!r}, which mode={target.mode!r} keeps there itself",
+                next_step="give the column another name, with column_map= or AS in the source SQL",
+            )
+    event = target.event_timestamp_column
+    if event is not None and table.column(event).type.kind not in ("timestamp", "timestamp_tz", "date"):
+        raise SchemaMismatch(
+            f"event_timestamp_column {event!r} is {table.column(event).type}: it must be a time or a date"
+        )
+    if event is not None and event in keys:
+        raise SchemaMismatch(f"event_timestamp_column {event!r} is part of the key, so that nothing changes")
+    values = tuple(n for n in table.column_names if n not in keys)
+    update = values if target.update_columns is None else target.update_columns
+    _refuse_keys("update_columns", update, keys)
+    if target.compare_columns is not None:
+        compare = target.compare_columns
+        _refuse_keys("compare_columns", compare, keys)
+    elif target.mode == "scd2":
+        compare = tuple(n for n in values if n != event)
+    else:
+        compare = update
+    return stored, Matching(
+        keys=keys,
+        compare=compare,
+        update=update,
+        order=event or spec.source.watermark_column,
+        event=event,
+        deletes=cast(Literal["hard", "soft"] | None, target.handle_deletes),
+        ttl_seconds=target.ttl_seconds,
+    )
+
+
+def _keeps(target: TargetSpec) -> Keeps:
+    if target.mode == "scd2":
+        return "events" if target.event_timestamp_column is not None else "versions"
+    return "soft_deletes" if target.handle_deletes == "soft" else "rows"
+
+
+def _refuse_partial_snapshot(spec: PipelineSpec, target: TargetSpec) -> None:
+    """What a part of the source lacks is not thereby deleted."""
+    if target.handle_deletes is None:
+        return
+    partial = None
+    if spec.source.incremental:
+        partial = "incremental=True reads only what is new"
+    for transform in spec.transforms_pre:
+        if isinstance(transform, Limit | SamplePct):
+            partial = f"{transform.name}() keeps only a part of the rows"
+    if partial is not None:
+        raise Unsupported(
+            f"handle_deletes={target.handle_deletes!r} takes rows that the source lacks for deleted, "
+            f"which needs the whole source: {partial}",
+            next_step="leave handle_deletes= out, or read the whole source",
+        )
+    if target.mode == "scd2" and target.handle_deletes == "hard":
+        raise Unsupported(
+            "handle_deletes='hard' would delete history; mode='scd2' closes the version instead",
+            next_step="declare handle_deletes='soft'",
+        )
+
+
+def _refuse_keys(option: str, names: tuple[str, ...], keys: tuple[str, ...]) -> None:
+    for name in names:
+        if name in keys:
+            raise SchemaMismatch(
+                f"{option}= names {name!r}, which is part of the key: matched rows never differ in it"
+            )
