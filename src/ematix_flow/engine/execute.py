@@ -1,6 +1,7 @@
-"""The executor: walks a plan's stages, target by target.
+"""The executor: walks the stages that a plan has for a target.
 
-It holds no policy. What to do stands in the plan; how a target commits is the target's own.
+It holds no policy. What to do stands in the plan; how a target commits is the target's own; how several
+targets share one read is `fanout`'s subject.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ematix_flow import faults
@@ -24,33 +25,22 @@ from ematix_flow.backends.base import (
     StagedRows,
     Staging,
     TablePlan,
-    Target,
 )
 from ematix_flow.engine import tasks
-from ematix_flow.engine.frames import ranged, source_table_of
+from ematix_flow.engine.frames import source_frame
 from ematix_flow.engine.progress import watch
 from ematix_flow.engine.results import TargetResult
 from ematix_flow.observe.listener import Listener
-from ematix_flow.plan.definition import ApplyRows, CopyRows, Plan, PrepareTable, TargetPlan, TransformRows
+from ematix_flow.plan.definition import CopyRows, Plan, PrepareTable, Stage, TargetPlan, TransformRows
 from ematix_flow.plan.source_sql import source_reference
-from ematix_flow.plan.spark_types import schema_ddl
 from ematix_flow.plan.world import World
+from ematix_flow.spec.tables import TableSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 ALREADY_APPLIED = "the ledger already holds this batch"
-
-
-@dataclass
-class _Progress:
-    """What one target's execution has done so far."""
-
-    staging: Staging | None = None
-    parts: tuple[StagedPart, ...] = ()
-    applied: Applied = field(default_factory=Applied)
-    seconds: dict[str, float] = field(default_factory=dict)
 
 
 def execute_target(
@@ -64,94 +54,90 @@ def execute_target(
     dry_run: bool = False,
 ) -> TargetResult:
     """Carry out one target's stages. On any failure the target is as it was, and staging is gone."""
-    target = world.target(target_plan.target.connection)
-    load = _load(plan, target_plan, run_id, batch_key, dry_run)
-    progress = _Progress()
-    runner = _Runner(plan, target_plan, target, load, world, listener, progress)
+    load = load_of(plan, target_plan, run_id, batch_key, dry_run)
+    run = TargetRun(plan, target_plan, load, world, listener)
     try:
         for stage in target_plan.stages:
-            runner.run(stage)
+            run.run(stage)
     finally:
-        if progress.staging is not None:
-            target.drop_staging(progress.staging)
-            faults.point("staging.dropped")
-    return _result(target_plan, progress)
+        run.drop_staging()
+    return run.result()
 
 
-class _Runner:
-    """One method a stage."""
+class TargetRun:
+    """One target's share of a run: what it has staged and done so far, and one method a stage."""
 
     def __init__(
-        self,
-        plan: Plan,
-        target_plan: TargetPlan,
-        target: Target,
-        load: Load,
-        world: World,
-        listener: Listener,
-        progress: _Progress,
+        self, plan: Plan, target_plan: TargetPlan, load: Load, world: World, listener: Listener
     ) -> None:
-        self.plan, self.target_plan, self.target, self.load = plan, target_plan, target, load
-        self.world, self.listener, self.progress = world, listener, progress
+        self.plan, self.target_plan, self.load = plan, target_plan, load
+        self.world, self.listener = world, listener
+        self.target = world.target(target_plan.target.connection)
+        self.staging: Staging | None = None
+        self.parts: tuple[StagedPart, ...] = ()
+        self.applied = Applied()
+        self.seconds: dict[str, float] = {}
 
-    def run(self, stage: PrepareTable | CopyRows | TransformRows | ApplyRows) -> None:
+    @property
+    def table(self) -> TableSpec:
+        return self.target_plan.table
+
+    def run(self, stage: Stage) -> None:
         if isinstance(stage, PrepareTable):
-            if not self.load.dry_run:
-                with self.timed("prepare"):
-                    self.target.change_table(self.target_plan.table, TablePlan())
-                self.load = replace(self.load, changes=stage.changes)
+            self.prepare(stage)
         elif isinstance(stage, CopyRows):
             self.copy(stage)
         elif isinstance(stage, TransformRows):
             self.transform(stage)
         else:
-            with self.timed("apply"):
-                self.apply(stage)
+            self.apply(stage.sql)
+
+    def prepare(self, stage: PrepareTable) -> None:
+        if not self.load.dry_run:
+            with self.timed("prepare"):
+                self.target.change_table(self.table, TablePlan())
+            self.load = replace(self.load, changes=stage.changes)
 
     def copy(self, stage: CopyRows) -> None:
         spark = self.spark()
-        source = self.world.source(source_reference(self.plan.pipeline))
+        source = source_of(self.plan, self.world)
         assert isinstance(source, BatchSource)
-        table = self.target_plan.table
-        wanted = {c.name: c.type for c in table.columns}
+        wanted = {c.name: c.type for c in self.table.columns}
         with (
             self.timed("copy"),
             self.staged() as staging,
             source.split(stage.query, wanted, stage.tasks) as splits,
             watch(self.count) as folder,
         ):
-            self.progress.parts = tasks.copy_splits(spark, splits, staging, table, folder)
+            self.parts = tasks.copy_splits(spark, splits, staging, self.table, folder)
 
     def transform(self, stage: TransformRows) -> None:
-        spark = self.spark()
-        source = self.world.source(source_reference(self.plan.pipeline))
-        table = self.target_plan.table
-        with self.timed("transform"), self.staged() as staging, watch(self.count) as folder:
-            if isinstance(source, SparkSource):
-                frame = ranged(source.frame(spark, stage.query.sql), stage.query.range)
-                self.stage_frame(frame, stage, staging, folder)
-                return
-            read_as = source_table_of(stage.columns, table)
-            wanted = {c.name: c.type for c in read_as.columns}
-            with source.split(stage.query, wanted, stage.tasks) as splits:
-                frame = tasks.read_splits(spark, splits, schema_ddl(read_as), read_as)
-                self.stage_frame(frame, stage, staging, folder)
+        spark, source = self.spark(), source_of(self.plan, self.world)
+        with (
+            self.timed("transform"),
+            self.staged() as staging,
+            source_frame(spark, source, stage.query, stage.columns, [self.table], stage.tasks) as frame,
+        ):
+            self.stage_frame(frame, stage, staging)
 
-    def stage_frame(self, frame: DataFrame, stage: TransformRows, staging: Staging, folder: str) -> None:
+    def stage_frame(self, frame: DataFrame, stage: TransformRows, staging: Staging) -> None:
         if stage.projection is not None:
             frame.createOrReplaceTempView(stage.view)
             frame = frame.sparkSession.sql(stage.projection)
         if stage.single_part:
             frame = frame.coalesce(1)
-        self.progress.parts = tasks.stage_frame(frame, staging, self.target_plan.table, folder)
+        with watch(self.count) as folder:
+            self.parts = tasks.stage_frame(frame, staging, self.table, folder)
 
-    def apply(self, stage: ApplyRows) -> None:
-        if stage.sql is not None:
-            rows: SameDatabaseRows | StagedRows = SameDatabaseRows(stage.sql)
+    def apply(self, sql: str | None) -> None:
+        """``sql`` yields the rows when the database computes them itself."""
+        if sql is not None:
+            rows: SameDatabaseRows | StagedRows = SameDatabaseRows(sql)
         else:
-            assert self.progress.staging is not None
-            rows = StagedRows(self.progress.staging, self.progress.parts)
-        self.progress.applied = self.target.apply(self.load, rows)
+            assert self.staging is not None
+            rows = StagedRows(self.staging, self.parts)
+        with self.timed("apply"):
+            self.applied = self.target.apply(self.load, rows)
 
     # ------------------------------------------------------------------
 
@@ -162,25 +148,45 @@ class _Runner:
     def count(self, rows: int) -> None:
         self.listener.rows(self.load.target, rows)
 
+    def create_staging(self) -> Staging:
+        staging = self.target.create_staging(self.load, self.table.arrow_schema())
+        self.staging = staging
+        faults.point("staging.created")
+        return staging
+
     @contextmanager
     def staged(self) -> Iterator[Staging]:
-        staging = self.target.create_staging(self.load, self.target_plan.table.arrow_schema())
-        self.progress.staging = staging
-        faults.point("staging.created")
+        staging = self.create_staging()
         with self.world.spark_errors(f"loading {self.load.target}"):
             yield staging
         faults.point("staging.loaded")
+
+    def drop_staging(self) -> None:
+        if self.staging is not None:
+            staging, self.staging = self.staging, None
+            self.target.drop_staging(staging)
+            faults.point("staging.dropped")
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
         self.listener.stage_started(self.load.target, name)
         started = time.monotonic()
         yield
-        self.progress.seconds[name] = seconds = time.monotonic() - started
+        self.took(name, time.monotonic() - started)
+
+    def took(self, name: str, seconds: float) -> None:
+        self.seconds[name] = seconds
         self.listener.stage_finished(self.load.target, name, seconds)
 
+    def result(self) -> TargetResult:
+        return _result(self.target_plan, self.applied, self.seconds)
 
-def _load(plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, batch_key: str, dry_run: bool) -> Load:
+
+def source_of(plan: Plan, world: World) -> BatchSource | SparkSource:
+    return world.source(source_reference(plan.pipeline))
+
+
+def load_of(plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, batch_key: str, dry_run: bool) -> Load:
     target = target_plan.target
     return Load(
         pipeline=plan.pipeline.name,
@@ -189,6 +195,7 @@ def _load(plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, batch_key: str
         mode=target.mode,
         run_id=run_id,
         loaded_at=dt.datetime.now(dt.timezone.utc),
+        matching=target_plan.matching,
         batch_key=None if target_plan.range is not None else batch_key,
         range=target_plan.range,
         max_shrink=target.max_shrink,
@@ -199,8 +206,7 @@ def _load(plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, batch_key: str
     )
 
 
-def _result(plan: TargetPlan, progress: _Progress) -> TargetResult:
-    applied = progress.applied
+def _result(plan: TargetPlan, applied: Applied, seconds: dict[str, float]) -> TargetResult:
     reason = None
     if applied.duplicate:
         reason = ALREADY_APPLIED
@@ -220,5 +226,5 @@ def _result(plan: TargetPlan, progress: _Progress) -> TargetResult:
         rows_unchanged=applied.rows_unchanged,
         source_from=low.encode() if low else None,
         source_to=applied.watermark.encode() if applied.watermark else None,
-        seconds=tuple(progress.seconds.items()),
+        seconds=tuple(seconds.items()),
     )

@@ -1,33 +1,80 @@
-"""DataFrames of a load: how a database source is typed for Spark, and the range of an incremental run."""
+"""DataFrames of a load: how a source becomes one, typed for Spark, and the range of an incremental run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.base import SourceColumn
+from ematix_flow.backends.base import BatchSource, Query, SourceColumn, SparkSource
+from ematix_flow.engine import tasks
+from ematix_flow.plan.spark_types import schema_ddl
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+_INTEGERS = ("small_int", "integer", "big_int")
 
 
-def source_table_of(columns: tuple[SourceColumn, ...], target: TableSpec) -> TableSpec:
+@contextmanager
+def source_frame(
+    spark: SparkSession,
+    source: BatchSource | SparkSource,
+    query: Query,
+    columns: tuple[SourceColumn, ...],
+    tables: Sequence[TableSpec],
+    parallelism: int,
+) -> Iterator[DataFrame]:
+    """The query's rows for these targets, readable while the context is open."""
+    if isinstance(source, SparkSource):
+        yield ranged(source.frame(spark, query.sql), query.range)
+        return
+    read_as = source_table_of(columns, tables)
+    wanted = {c.name: c.type for c in read_as.columns}
+    with source.split(query, wanted, parallelism) as splits:
+        yield tasks.read_splits(spark, splits, schema_ddl(read_as), read_as)
+
+
+def source_table_of(columns: tuple[SourceColumn, ...], targets: Sequence[TableSpec]) -> TableSpec:
     """The source's columns as a table to read by.
 
-    Its own types where it knows them; where it does not, the target's, unless a normaliser is going to
-    make that type out of raw text.
+    Its own types where it knows them; where it does not, the targets', unless they differ or a normaliser
+    is going to make that type out of raw text.
     """
-    by_name = {c.name: c for c in target.columns}
+    agreed = agreed_types([[c for c in table.columns if not c.normalizers] for table in targets])
+    normalized = {c.name for table in targets for c in table.columns if c.normalizers}
 
     def read_as(column: SourceColumn) -> DataType:
         if column.type is not None:
             return column.type
-        declared = by_name.get(column.name)
-        return declared.type if declared is not None and not declared.normalizers else DataType("text")
+        declared = None if column.name in normalized else agreed.get(column.name)
+        return declared or DataType("text")
 
     return TableSpec(None, "source", tuple(ColumnSpec(c.name, read_as(c), nullable=True) for c in columns))
+
+
+def agreed_types(targets: Sequence[Sequence[ColumnSpec]]) -> dict[str, DataType]:
+    """The type of each column, where one holds what every target declares for it."""
+    declared: dict[str, list[DataType]] = {}
+    for columns in targets:
+        for column in columns:
+            declared.setdefault(column.name, []).append(column.type)
+    agreed = {name: _covering(types) for name, types in declared.items()}
+    return {name: found for name, found in agreed.items() if found is not None}
+
+
+def _covering(types: Sequence[DataType]) -> DataType | None:
+    kinds = {data_type.kind for data_type in types}
+    if len(set(types)) == 1:
+        return types[0]
+    if kinds <= {"text", "string"}:
+        return DataType("text")
+    if kinds <= set(_INTEGERS):
+        return max(types, key=lambda data_type: _INTEGERS.index(data_type.kind))
+    return None
 
 
 def ranged(frame: DataFrame, source_range: SourceRange | None) -> DataFrame:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ematix_flow.errors import LoadError
+
 Status = Literal["succeeded", "skipped", "failed"]
 
 
@@ -110,3 +112,8 @@ class RunResult:
         head = "<tr><th>target</th><th>mode</th><th>path</th><th>status</th><th>inserted</th><th></th></tr>"
         title = f"<b>{escape(self.pipeline)}</b> {self.status} in {self.seconds:.1f} s"
         return f"{title}<table>{head}{cells}</table>"
+
+
+def unexpected(error: Exception) -> LoadError:
+    """An exception that nobody foresaw, as one of ours."""
+    return LoadError(f"an unexpected {type(error).__name__}: {error}")

@@ -1,7 +1,7 @@
 """What runs inside Spark's Python workers: read a split, make it fit, write a staging part.
 
-Each task answers with one row: the part it wrote, or the error it met. A part of an attempt whose
-answer never arrived is never applied.
+Each task answers with one row: the part it wrote for each target, or the error it met. A part of an
+attempt whose answer never arrived is never applied.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ import json
 import struct
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow import errors
 from ematix_flow.backends.base import Split, StagedPart, Staging
 from ematix_flow.backends.conform import conform
 from ematix_flow.engine.progress import counted
-from ematix_flow.spec.tables import TableSpec
+from ematix_flow.engine.tee import Stopped, Writer, tee
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.watermarks import Watermark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +31,28 @@ ANSWER = "answer string"
 ArrowFunction = Callable[[Iterable["pa.RecordBatch"]], Iterable["pa.RecordBatch"]]
 
 
+@dataclass(frozen=True)
+class Outlet:
+    """One target's share of what a task reads: where it goes, as which table, from which position on."""
+
+    staging: Staging
+    table: TableSpec
+    progress: str
+    low: Watermark | None = None
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> StagedPart:
+        part = uuid.uuid4().hex
+        return self.staging.write(part, counted(self._fitting(batches), self.progress, part))
+
+    def _fitting(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        seen = 0
+        for batch in batches:
+            kept = batch if self.low is None else _at_or_after(batch, self.low)
+            if kept.num_rows:
+                yield conform(kept, self.table, seen)
+            seen += kept.num_rows
+
+
 def copy_splits(
     spark: SparkSession, splits: Sequence[Split], staging: Staging, table: TableSpec, progress: str
 ) -> tuple[StagedPart, ...]:
@@ -35,6 +60,20 @@ def copy_splits(
     numbers = spark.range(0, len(splits), 1, len(splits))
     answers = numbers.mapInArrow(_copy_task(list(splits), staging, table, progress), ANSWER).collect()
     return _parts(answers)
+
+
+def copy_to_all(
+    spark: SparkSession, splits: Sequence[Split], outlets: Sequence[Outlet], go_on: bool
+) -> list[tuple[StagedPart, ...] | errors.FlowError | None]:
+    """One task a split, read once and written to every outlet; for each its parts or its error.
+
+    Without ``go_on`` an error of one outlet stops the others, which then have neither: None. An error of
+    the source is raised.
+    """
+    numbers = spark.range(0, len(splits), 1, len(splits))
+    rows = numbers.mapInArrow(_copy_to_all_task(list(splits), list(outlets), go_on), ANSWER).collect()
+    told = _answers(rows)
+    return [_of_one_outlet([answer[index] for answer in told]) for index in range(len(outlets))]
 
 
 def stage_frame(
@@ -61,6 +100,21 @@ def _copy_task(splits: list[Split], staging: Staging, table: TableSpec, progress
     return task
 
 
+def _copy_to_all_task(splits: list[Split], outlets: list[Outlet], go_on: bool) -> ArrowFunction:
+    def task(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writers: list[Writer] = [outlet.write for outlet in outlets]
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                try:
+                    outcomes = tee(splits[number].read(), writers, go_on=go_on)
+                except errors.FlowError as error:
+                    yield _one_text(json.dumps(_told(error)))
+                else:
+                    yield _one_text(json.dumps([_told(outcome) for outcome in outcomes]))
+
+    return task
+
+
 def _stage_task(staging: Staging, table: TableSpec, progress: str) -> ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield _answer(lambda: batches, staging, table, progress)
@@ -78,30 +132,37 @@ def _read_task(splits: list[Split], wanted: TableSpec) -> ArrowFunction:
     return task
 
 
-def _write(
-    batches: Iterable[pa.RecordBatch], staging: Staging, table: TableSpec, progress: str
-) -> StagedPart:
-    part = uuid.uuid4().hex
+def _at_or_after(batch: pa.RecordBatch, low: Watermark) -> pa.RecordBatch:
+    """The rows that a target has not passed yet; nulls stay, so that the load refuses them loudly."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    def fitting() -> Iterator[pa.RecordBatch]:
-        seen = 0
-        for batch in batches:
-            yield conform(batch, table, seen)
-            seen += batch.num_rows
-
-    return staging.write(part, counted(fitting(), progress, part))
+    wanted = TableSpec(None, "position", (ColumnSpec(low.column, low.type, nullable=True),))
+    marks = conform(batch.select([low.column]), wanted).column(0)
+    reached = pc.greater_equal(marks, pa.scalar(low.value, low.type.arrow()))
+    return batch.filter(pc.or_kleene(reached, pc.is_null(marks)))
 
 
 def _answer(
     read: Callable[[], Iterable[pa.RecordBatch]], staging: Staging, table: TableSpec, progress: str
 ) -> pa.RecordBatch:
     try:
-        part = _write(read(), staging, table, progress)
-        told: dict[str, Any] = {"part": part.part, "rows": part.rows, "bytes": part.bytes}
+        told = _told(Outlet(staging, table, progress).write(read()))
     except errors.FlowError as error:
-        words = {"what": error.what, "state": error.state, "next_step": error.next_step}
-        told = {"error": type(error).__name__, **words}
+        told = _told(error)
     return _one_text(json.dumps(told))
+
+
+def _told(outcome: StagedPart | BaseException) -> dict[str, Any]:
+    if isinstance(outcome, StagedPart):
+        return {"part": outcome.part, "rows": outcome.rows, "bytes": outcome.bytes}
+    if isinstance(outcome, Stopped):
+        return {"stopped": str(outcome)}
+    if isinstance(outcome, errors.FlowError):
+        words = {"what": outcome.what, "state": outcome.state, "next_step": outcome.next_step}
+        return {"error": type(outcome).__name__, **words}
+    what = f"an unexpected {type(outcome).__name__}: {outcome}"
+    return {"error": "LoadError", "what": what, "state": None, "next_step": None}
 
 
 def _one_text(text: str) -> pa.RecordBatch:
@@ -115,9 +176,30 @@ def _one_text(text: str) -> pa.RecordBatch:
 
 
 def _parts(rows: Sequence[Any]) -> tuple[StagedPart, ...]:
+    return tuple(StagedPart(**answer) for answer in _answers(rows))
+
+
+def _answers(rows: Sequence[Any]) -> list[Any]:
+    """What the tasks answered, one part or a list for several targets; an error of a whole task is raised."""
     answers = [json.loads(row["answer"]) for row in rows]
     for answer in answers:
         if "error" in answer:
-            kind = getattr(errors, answer["error"], errors.LoadError)
-            raise kind(answer["what"], state=answer["state"], next_step=answer["next_step"])
+            raise _error(answer)
+    return answers
+
+
+def _of_one_outlet(
+    answers: Sequence[dict[str, Any]],
+) -> tuple[StagedPart, ...] | errors.FlowError | None:
+    failed = next((answer for answer in answers if "error" in answer), None)
+    if failed is not None:
+        return _error(failed)
+    if any("stopped" in answer for answer in answers):
+        return None
     return tuple(StagedPart(**answer) for answer in answers)
+
+
+def _error(answer: dict[str, Any]) -> errors.FlowError:
+    kind = getattr(errors, answer["error"], errors.LoadError)
+    found: errors.FlowError = kind(answer["what"], state=answer["state"], next_step=answer["next_step"])
+    return found

@@ -98,7 +98,7 @@ class _Outlet:
             if not self._exhausted:
                 outcome = RuntimeError("the writer ended before the rows did")
         except BaseException as error:  # handed over: a thread has nobody to raise it to
-            outcome = error
+            outcome = self._reason or error  # what was stopped may wrap it in an error of its own
         with self._changed:
             self.outcome = outcome
             self._closed = True

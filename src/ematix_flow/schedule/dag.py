@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ematix_flow.engine.results import RunResult
+from ematix_flow.engine.results import RunResult, unexpected
 from ematix_flow.errors import FlowError, Interrupted
 from ematix_flow.graph.order import downstream
 from ematix_flow.graph.registry import Registry, use_registry
-from ematix_flow.schedule.run import RunContext, run_pipeline, unexpected
+from ematix_flow.schedule.run import RunContext, run_pipeline
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.engine.execute import ALREADY_APPLIED, execute_target
 from ematix_flow.engine.failures import translate
+from ematix_flow.engine.fanout import execute_targets
 from ematix_flow.engine.results import RunResult, Status, TargetResult
 from ematix_flow.errors import (
     ConfigError,
@@ -35,10 +36,10 @@ from ematix_flow.errors import (
 from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.observe.listener import Listener
 from ematix_flow.plan.build import build_plan
-from ematix_flow.plan.definition import Plan, TargetPlan
+from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.world import World
 from ematix_flow.schedule.post import run_post_transforms
-from ematix_flow.schedule.settle import committed_targets, settle_interrupted
+from ematix_flow.schedule.settle import committed_targets, settle_interrupted, unfinished_batch
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import RunLog
@@ -78,7 +79,7 @@ class RunContext:
 class _Attempt:
     """One try. All tries of a run share the batch, so that the ledger knows what one of them committed."""
 
-    batch: uuid.UUID
+    batch: str
     number: int
     run_id: uuid.UUID = field(default_factory=uuid.uuid4)
     started: float = field(default_factory=time.monotonic)
@@ -87,7 +88,7 @@ class _Attempt:
 def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
     """Run it, trying again as its retry policy says. Raises the last error when all attempts failed."""
     policy = declared.spec.retry
-    batch = uuid.uuid4()
+    batch = f"slot:{context.slot.isoformat()}" if context.slot else f"run:{uuid.uuid4()}"
     attempt = 1
     while True:
         try:
@@ -156,6 +157,8 @@ def _state_after_interrupt(spec: PipelineSpec, context: RunContext, run_id: str)
         if not committed:
             return "nothing had committed; the target is as before"
         told = f"it had committed to {', '.join(committed)}"
+        if len(committed) < len(spec.targets):
+            return f"{told}; another run loads only the rest"
         return f"{told}; unless it is incremental, another run appends again"
     return f"the ledger could not be asked whether it had committed: {problem}"
 
@@ -169,7 +172,8 @@ def _failure(spec: PipelineSpec, result: RunResult) -> LoadError | None:
         f"{len(failed)} of {len(spec.targets)} targets failed: "
         + "; ".join(f"{t.target}: {t.reason}" for t in failed),
         where=spec.where,
-        state=f"loaded: {', '.join(done) or 'none'}; each failed target is as before",
+        state=f"committed: {', '.join(done) or 'none'}; every other target is as before",
+        next_step=f"mend it; flow run {spec.name}  loads only what is missing" if done else None,
     )
 
 
@@ -189,9 +193,10 @@ def _locked_run(declared: DeclaredPipeline, context: RunContext, attempt: _Attem
         for target in spec.targets:
             for left in world.target(target.connection).sweep(spec.name, target.label):
                 note(f"removed staging that an interrupted run had left: {left}")
+        batch = _batch(spec, world, context, attempt, note)
         plan = build_plan(declared, world)
         listener.planned(plan)
-        results = _run_targets(plan, world, context, attempt)
+        results = _run_targets(plan, world, context, attempt, batch)
         seconds = time.monotonic() - attempt.started
         loaded = RunResult(spec.name, str(run_id), _status(results), tuple(results), seconds, attempt.number)
         post = run_post_transforms(declared, plan, world, loaded, context, run_pipeline)
@@ -207,38 +212,45 @@ def _locked_run(declared: DeclaredPipeline, context: RunContext, attempt: _Attem
     )
 
 
-def _run_targets(plan: Plan, world: World, context: RunContext, attempt: _Attempt) -> list[TargetResult]:
+def _batch(
+    spec: PipelineSpec, world: World, context: RunContext, attempt: _Attempt, note: Callable[[str], None]
+) -> str:
+    """The key to load under: with several targets that of the last run, when it left some of them out."""
+    if len(spec.targets) == 1:
+        return attempt.batch
+    left = None if context.slot else unfinished_batch(spec, world, context.run_log)
+    if left is not None and left.batch != attempt.batch:
+        note(str(left))
+    batch = attempt.batch if left is None else left.batch
+    context.run_log.take_batch(str(attempt.run_id), batch)
+    return batch
+
+
+def _run_targets(
+    plan: Plan, world: World, context: RunContext, attempt: _Attempt, batch: str
+) -> list[TargetResult]:
     """All targets in order. With several, a failure is kept and the policy decides what becomes of it."""
-    key = f"slot:{context.slot.isoformat()}" if context.slot else f"run:{attempt.batch}"
-    results = []
-    for target_plan in plan.targets:
-        try:
-            result = execute_target(
-                plan, target_plan, world, run_id=attempt.run_id, batch_key=key, listener=context.listener
-            )
-        except Exception as error:
-            if len(plan.targets) == 1:
-                raise
-            result = _failed(target_plan, error)
-        if result.reason == ALREADY_APPLIED and attempt.number > 1:
-            told = "an earlier attempt of this run had committed it"
-            result = replace(result, status="succeeded", reason=told)
-        results.append(result)
-        if result.status == "failed" and not plan.pipeline.continue_on_target_failure:
-            break
-    return results
+    run_id, listener = attempt.run_id, context.listener
+    if len(plan.targets) == 1:
+        target = plan.targets[0]
+        result = execute_target(plan, target, world, run_id=run_id, batch_key=batch, listener=listener)
+        return [_committed_before(result, attempt, batch)]
+    is_new = attempt.number == 1 and batch == attempt.batch and context.slot is None
+    there = [] if is_new or plan.targets[0].range else committed_targets(plan.pipeline, world, None, batch)
+    results = execute_targets(plan, world, run_id=run_id, batch_key=batch, listener=listener, committed=there)
+    return [_committed_before(result, attempt, batch) for result in results]
 
 
-def _failed(plan: TargetPlan, error: Exception) -> TargetResult:
-    known = error if isinstance(error, FlowError) else unexpected(error)
-    return TargetResult(
-        plan.target.label, plan.target.mode, plan.path.value, "failed", known.what, error=known.to_json()
-    )
-
-
-def unexpected(error: Exception) -> LoadError:
-    """An exception that nobody foresaw, as one of ours."""
-    return LoadError(f"an unexpected {type(error).__name__}: {error}")
+def _committed_before(result: TargetResult, attempt: _Attempt, batch: str) -> TargetResult:
+    """Who had committed it, when the ledger holds the batch already."""
+    if result.reason != ALREADY_APPLIED:
+        return result
+    if batch != attempt.batch:
+        return replace(result, reason="an earlier run had committed it")
+    if attempt.number == 1:
+        return result
+    told = "an earlier attempt of this run had committed it"
+    return replace(result, status="succeeded", reason=told)
 
 
 def _status(results: list[TargetResult]) -> Status:
@@ -257,6 +269,8 @@ def _record(spec: PipelineSpec, context: RunContext, attempt: _Attempt) -> RunRe
         trigger=context.trigger,
         slot=context.slot,
         attempt=attempt.number,
+        # with several targets it is known only when the locks are held
+        batch=attempt.batch if len(spec.targets) == 1 else None,
         pid=os.getpid(),
     )
 
