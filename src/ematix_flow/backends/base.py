@@ -49,6 +49,14 @@ class Query:
     range: SourceRange | None = None
 
 
+@dataclass(frozen=True)
+class Settled:
+    """How far a range can be read so that nothing is committed below afterwards, and who keeps it there."""
+
+    high: Watermark
+    held_back_by: str | None = None  # words for plan and run, when it is worth telling
+
+
 class Split(Protocol):
     """A share of a query, picklable, read inside a Spark task. Holds no open handle."""
 
@@ -71,6 +79,13 @@ class BatchSource(ABC):
     @abstractmethod
     def explain(self, sql: str) -> str:
         """Let the database check and plan the SQL; its plan as text."""
+
+    def settled(self, query: Query, data_type: DataType) -> Settled | None:
+        """The bound for an incremental read that begins after this call, not beyond the range's own high.
+
+        ``data_type`` is the watermark's. None where a source cannot tell. May wait a little, never long.
+        """
+        return None
 
     @abstractmethod
     def split(

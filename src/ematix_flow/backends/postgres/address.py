@@ -13,6 +13,7 @@ from ematix_flow.errors import CannotConnect
 from ematix_flow.spec.connections import PostgresConnection, dsn_parts, libpq_parameters
 
 APPLICATION = "ematix-flow"
+READER = f"{APPLICATION} reading"  # of sessions whose transactions cannot write
 DEFAULT_PORT = 5432
 
 # a load may be silent for long on its control connection: keep what lies between from forgetting it

@@ -66,10 +66,10 @@ class Bulk:
 
 
 @contextmanager
-def bulk(address: Address) -> Iterator[Bulk]:
+def bulk(address: Address, **extra: str) -> Iterator[Bulk]:
     """Without a commit, nothing that was written stays."""
     try:
-        database = adbc_driver_postgresql.connect(address.conninfo())
+        database = adbc_driver_postgresql.connect(address.conninfo(**extra))
     except BulkError as error:
         raise cannot_connect(address, error) from error
     with database:

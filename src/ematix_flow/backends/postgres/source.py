@@ -15,13 +15,14 @@ from typing import Any
 
 import psycopg
 
-from ematix_flow.backends.base import BatchSource, Query, SourceColumn
-from ematix_flow.backends.postgres.address import Address
+from ematix_flow.backends.base import BatchSource, Query, Settled, SourceColumn
+from ematix_flow.backends.postgres.address import READER, Address
 from ematix_flow.backends.postgres.control import control
 from ematix_flow.backends.postgres.describe import described
 from ematix_flow.backends.postgres.dialect import PostgresDialect
 from ematix_flow.backends.postgres.exports import Export, export
 from ematix_flow.backends.postgres.failures import source_failure
+from ematix_flow.backends.postgres.horizon import settle
 from ematix_flow.backends.postgres.splits import PostgresSplit
 from ematix_flow.backends.postgres.statement import (
     ALIAS,
@@ -71,6 +72,10 @@ class PostgresSource(BatchSource):
             described(connection, self.address.name, sql)
             inner = one_statement(sql, self.dialect)
             return "\n".join(row[0] for row in self._run(connection, inner, f"EXPLAIN {inner}"))
+
+    def settled(self, query: Query, data_type: DataType) -> Settled | None:
+        with control(self.address, application_name=READER) as connection:
+            return settle(connection, self.address.name, query, data_type)
 
     @contextmanager
     def split(
@@ -126,7 +131,7 @@ class PostgresSource(BatchSource):
     @contextmanager
     def _reading(self) -> Iterator[psycopg.Connection[Any]]:
         """A transaction that cannot write, however the SQL is worded."""
-        with control(self.address) as connection:
+        with control(self.address, application_name=READER) as connection:
             connection.execute(_READ_ONLY)
             yield connection
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.postgres.address import Address, settings
+from ematix_flow.backends.postgres.address import READER, Address, settings
 from ematix_flow.backends.postgres.bulk import Bulk, BulkError, bulk
 from ematix_flow.backends.postgres.exports import Export, plain_batch
 from ematix_flow.backends.postgres.failures import source_failure
@@ -32,7 +32,7 @@ class PostgresSplit:
     def read(self) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        with bulk(self.address) as connection:
+        with bulk(self.address, application_name=READER) as connection:
             try:
                 self._enter_snapshot(connection)
                 with connection.query(self.statement, BATCH_BYTES) as reader:

@@ -1,0 +1,307 @@
+"""How far an incremental read may go: to a point that no open transaction can still write below.
+
+Neither the highest value nor the order of transaction ids is such a point: a transaction may have taken
+an earlier value than one that has committed. Who can still do so depends on where values come from.
+
+- A ``timestamptz`` is taken to be ``now()``, the start of the row's transaction: everything up to the
+  start of the oldest open one is settled, without waiting. Any open one counts, for one that has only
+  read so far may write yet.
+- Any other value is taken to be drawn from a sequence, or in the statement that writes it. Both happen
+  under a RowExclusiveLock, on the sequence or the table, that is held to the end of the transaction. So
+  the highest value seen is settled once all have ended that held such a lock right after it was seen;
+  who held none then draws a higher value. They are waited for, a little.
+- A ``timestamp`` without zone and a ``date`` are ``now()`` in a zone that only their writer knows: the
+  highest value is settled once every transaction has ended that was open right after it was seen.
+
+A prepared transaction writes nothing more, and shows no start: one that wrote to a table is waited for.
+Values that a client makes up, that a sequence with a cache hands out ahead, or that were copied from
+another server are bound to no transaction here: for these there is ``lag=``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from sqlglot import exp
+
+from ematix_flow.backends.base import Query, Settled
+from ematix_flow.backends.postgres.address import READER
+from ematix_flow.backends.postgres.describe import prepared
+from ematix_flow.backends.postgres.dialect import PostgresDialect
+from ematix_flow.backends.postgres.failures import source_failure
+from ematix_flow.backends.postgres.statement import ALIAS, as_subquery
+from ematix_flow.spec.types import INTEGER_BITS, DataType
+from ematix_flow.spec.watermarks import SourceRange, Watermark, WatermarkValue
+from ematix_flow.strategies.ranges import range_condition
+from ematix_flow.strategies.raw_sql import one_statement
+from ematix_flow.strategies.sql import column
+
+PATIENCE = 2.0  # seconds that a plan waits for transactions to end
+_POLL = 0.03
+# a transaction takes its start an instant before the server shows it as open
+_UNTIL_SHOWN = 0.02
+
+_DATE, _TIMESTAMP, _TIMESTAMPTZ = 1082, 1114, 1184
+_TIMES = ("date", "timestamp", "timestamp_tz")
+_DIALECT = PostgresDialect()
+
+# Locks are shown to everyone, starts only to a member of pg_read_all_stats. Autovacuum has no user; our
+# own readers cannot write.
+_OPEN = """
+SELECT DISTINCT l.virtualtransaction, a.pid, a.usename, a.xact_start
+FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+WHERE l.locktype = 'virtualxid' AND l.mode = 'ExclusiveLock'
+  AND a.datname = current_database() AND a.usesysid IS NOT NULL AND a.pid <> pg_backend_pid()
+  AND a.application_name IS DISTINCT FROM %(reader)s AND a.backend_type IS DISTINCT FROM 'walsender'
+"""
+_WRITERS = """
+SELECT DISTINCT l.virtualtransaction, a.pid, a.usename, a.xact_start
+FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+JOIN pg_catalog.pg_class AS c ON c.oid = l.relation
+WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.granted
+  AND a.datname = current_database() AND l.database = a.datid AND a.usesysid IS NOT NULL
+  AND a.pid <> pg_backend_pid()
+  AND (c.relkind = 'S' OR (c.oid = ANY(%(tables)s::oid[]) AND c.relkind NOT IN ('i', 'I')))
+"""
+_PREPARED = """
+SELECT DISTINCT own.virtualtransaction, p.gid, p.owner, p.prepared
+FROM pg_catalog.pg_prepared_xacts AS p
+JOIN pg_catalog.pg_locks AS own ON own.locktype = 'transactionid' AND own.transactionid = p.transaction
+  AND own.mode = 'ExclusiveLock'
+JOIN pg_catalog.pg_locks AS wrote ON wrote.virtualtransaction = own.virtualtransaction
+  AND wrote.locktype = 'relation' AND wrote.mode = 'RowExclusiveLock'
+WHERE p.database = current_database()
+"""
+_STILL_THERE = """
+SELECT DISTINCT virtualtransaction FROM pg_catalog.pg_locks WHERE virtualtransaction = ANY(%(noted)s)
+"""
+_TABLES_READ = """
+SELECT DISTINCT relation FROM pg_catalog.pg_locks
+WHERE locktype = 'relation' AND pid = pg_backend_pid() AND relation IS NOT NULL
+"""
+# as the writers may have written it: in the zone that sessions of this database begin with, or in UTC
+_EARLIEST_LOCAL = """
+SELECT least(%(start)s AT TIME ZONE 'UTC', %(start)s AT TIME ZONE reset_val)
+FROM pg_catalog.pg_settings WHERE name = 'TimeZone'
+"""
+
+
+@dataclass(frozen=True)
+class _Transaction:
+    """One that is open: its name in ``pg_locks``, who has it, since when; a ``gid`` if it is prepared."""
+
+    name: str
+    user: str | None
+    pid: int | None = None
+    start: dt.datetime | None = None
+    gid: str | None = None
+    prepared_at: dt.datetime | None = None
+
+    def __str__(self) -> str:
+        user = f" of user {self.user!r}" if self.user else ""
+        if self.gid is not None:
+            return f"transaction {self.gid!r}{user} is prepared since {_moment(self.prepared_at)}"
+        if self.start is not None:
+            return f"server process {self.pid}{user} has a transaction open since {_moment(self.start)}"
+        return f"server process {self.pid}{user} has a transaction open"
+
+
+def settle(
+    connection: psycopg.Connection[Any], name: str, query: Query, data_type: DataType
+) -> Settled | None:
+    """The bound for a read that begins after this call; ``connection`` is in no transaction.
+
+    None on a standby, which shows nothing of the transactions that are open on its primary.
+    """
+    kept = query.range
+    assert kept is not None
+    if _answer(connection, "SELECT pg_is_in_recovery()"):
+        return None
+    sql = one_statement(query.sql, "postgres")
+    picked = f"SELECT {_DIALECT.quote(kept.column)} FROM {as_subquery(sql)}"
+    native = prepared(connection, name, sql, picked)[0][1]
+    if native == _TIMESTAMPTZ and data_type.kind in ("timestamp", "timestamp_tz"):
+        return _up_to_oldest_start(connection, kept, data_type)
+    top, tables = _highest(connection, name, sql, kept, data_type)
+    if top is None:
+        return Settled(_none_beyond(kept, data_type))
+    high = Watermark(kept.column, data_type, top)
+    is_time = native in (_DATE, _TIMESTAMP, _TIMESTAMPTZ)
+    if is_time and data_type.kind in _TIMES:
+        return _up_to_local_start(connection, kept, high)
+    noted = _open(connection) if is_time else _writers(connection, tables)
+    left = _left_after_waiting(connection, [*noted, *_prepared(connection)])
+    if not left:
+        return Settled(high)
+    high = _none_beyond(kept, data_type)
+    return Settled(high, _words(high, left, kept))
+
+
+def _up_to_local_start(connection: psycopg.Connection[Any], kept: SourceRange, high: Watermark) -> Settled:
+    """``high`` is the highest value, in a zone that is not known."""
+    time.sleep(_UNTIL_SHOWN)
+    noted = [*_open(connection), *_prepared(connection)]
+    if _earliest(connection, noted, kept, high) == high:
+        return Settled(high)
+    left = _left_after_waiting(connection, noted)
+    bound = _earliest(connection, left, kept, high)
+    return Settled(bound, _words(bound, left, kept) if bound != high else None)
+
+
+def _up_to_oldest_start(
+    connection: psycopg.Connection[Any], kept: SourceRange, data_type: DataType
+) -> Settled:
+    """A row at the bound itself may come later: the next read begins there, inclusive."""
+    now: dt.datetime = _answer(connection, "SELECT clock_timestamp()")
+    time.sleep(_UNTIL_SHOWN)
+    noted = _open(connection)
+    # a transaction whose start is not shown may have begun whenever, or be just about to be shown
+    unknown = [t for t in noted if t.start is None]
+    left = _left_after_waiting(connection, [*unknown, *_prepared(connection)])
+    if left:
+        high = _none_beyond(kept, data_type)
+        return Settled(high, _words(high, left, kept))
+    started = [t for t in noted if t.start is not None]
+    oldest = min((t.start for t in started if t.start is not None), default=now)
+    bound = min(oldest, now).astimezone(dt.timezone.utc)
+    value = bound if data_type.kind == "timestamp_tz" else bound.replace(tzinfo=None)
+    high = Watermark(kept.column, data_type, value)
+    if kept.high is not None:
+        high = min(high, kept.high, key=_ordered)
+    long_open = (now - oldest).total_seconds() > PATIENCE and high.value == value
+    return Settled(high, _words(high, started, kept) if long_open else None)
+
+
+# ------------------------------------------------------------------ what is there
+
+
+def _highest(
+    connection: psycopg.Connection[Any], name: str, sql: str, kept: SourceRange, data_type: DataType
+) -> tuple[WatermarkValue | None, list[int]]:
+    """The highest value in the range now, as the bound's type, and the relations that were read for it."""
+    mark = _DIALECT.ranged(column(kept.column, ALIAS), data_type)
+    typed = _DIALECT.literal(None, data_type)
+    typed.set("this", exp.Max(this=_DIALECT.comparable(mark, data_type)))
+    statement = f"SELECT {_DIALECT.render(typed)} FROM {as_subquery(sql)}"
+    condition = range_condition(kept, _DIALECT, ALIAS)
+    if condition is not None:
+        statement += f" WHERE {_DIALECT.render(condition)}"
+    connection.execute("BEGIN READ ONLY")
+    try:
+        row = connection.execute(statement.encode(), prepare=True).fetchone()
+        tables = [int(oid) for (oid,) in connection.execute(_TABLES_READ).fetchall()]
+    except psycopg.Error as error:
+        raise source_failure(error, name, sql, statement) from error
+    connection.execute("ROLLBACK")  # what is waited for must not wait for us
+    return _DIALECT.to_python(row[0] if row else None, data_type), tables
+
+
+def _open(connection: psycopg.Connection[Any]) -> list[_Transaction]:
+    rows = connection.execute(_OPEN, {"reader": READER}).fetchall()
+    return [_Transaction(name, user, pid, start) for name, pid, user, start in rows]
+
+
+def _writers(connection: psycopg.Connection[Any], tables: list[int]) -> list[_Transaction]:
+    rows = connection.execute(_WRITERS, {"tables": tables}).fetchall()
+    return [_Transaction(name, user, pid, start) for name, pid, user, start in rows]
+
+
+def _prepared(connection: psycopg.Connection[Any]) -> list[_Transaction]:
+    """Asked after the open ones: an open one may become a prepared one, and not the other way round."""
+    rows = connection.execute(_PREPARED).fetchall()
+    return [_Transaction(name, user, gid=gid, prepared_at=at) for name, gid, user, at in rows]
+
+
+def _left_after_waiting(
+    connection: psycopg.Connection[Any], noted: Sequence[_Transaction]
+) -> list[_Transaction]:
+    """Those of ``noted`` that are still open when patience ends; none as soon as all have ended."""
+    deadline = time.monotonic() + PATIENCE
+    left, followed = list(noted), False
+    while left:
+        rows = connection.execute(_STILL_THERE, {"noted": [t.name for t in left]}).fetchall()
+        there = {name for (name,) in rows}
+        left = [t for t in left if t.name in there]
+        if not left and not followed:
+            # one of them may be gone because it is prepared now, under another name
+            followed = True
+            left = _prepared(connection)
+        if left and time.monotonic() >= deadline:
+            return left
+        if left:
+            time.sleep(_POLL)
+    return left
+
+
+# ------------------------------------------------------------------ bounds and words
+
+
+def _earliest(
+    connection: psycopg.Connection[Any], found: Sequence[_Transaction], kept: SourceRange, high: Watermark
+) -> Watermark:
+    """``high``, or the earliest that one of these may write into a column without zone, if that is lower."""
+    starts = [t.start for t in found if t.start is not None]
+    if not found:
+        return high
+    if len(starts) < len(found):
+        return _none_beyond(kept, high.type)
+    local: dt.datetime = _answer(connection, _EARLIEST_LOCAL, {"start": min(starts)})
+    value: WatermarkValue = local
+    if high.type.kind == "date":
+        value = local.date()
+    elif high.type.kind == "timestamp_tz":  # the column is compared as UTC
+        value = local.replace(tzinfo=dt.timezone.utc)
+    return min(high, Watermark(kept.column, high.type, value), key=_ordered)
+
+
+def _none_beyond(kept: SourceRange, data_type: DataType) -> Watermark:
+    """A bound that leaves out all that is new: where the last read ended, or below every value."""
+    return kept.low or Watermark(kept.column, data_type, _lowest(data_type))
+
+
+def _lowest(data_type: DataType) -> WatermarkValue:
+    kind = data_type.kind
+    if kind in INTEGER_BITS:
+        return -(1 << (INTEGER_BITS[kind] - 1))
+    lowest: dict[str, WatermarkValue] = {
+        "numeric": decimal.Decimal(f"-1e{(data_type.precision or 0) - (data_type.scale or 0)}"),
+        "date": dt.date.min,
+        "timestamp": dt.datetime.min,
+        "timestamp_tz": dt.datetime.min.replace(tzinfo=dt.timezone.utc),
+        "uuid": "00000000-0000-0000-0000-000000000000",
+    }
+    return lowest.get(kind, "")
+
+
+def _ordered(mark: Watermark) -> Any:
+    """Bounds of one read have one type, which the type checker cannot know."""
+    return mark.value
+
+
+def _words(high: Watermark, left: Sequence[_Transaction], kept: SourceRange) -> str:
+    oldest = min(left, key=lambda t: (t.start or t.prepared_at or dt.datetime.max).replace(tzinfo=None))
+    what = (
+        "new rows"
+        if high == _none_beyond(kept, high.type)
+        else f"rows with {high.column} beyond {high.encode()}"
+    )
+    others = f", and {len(left) - 1} more" if len(left) > 1 else ""
+    hidden = any(t.start is None and t.gid is None for t in left) and high.type.kind in _TIMES
+    grant = "; a user with pg_read_all_stats sees when it began, and reads up to there" if hidden else ""
+    return f"{what} wait for a later run: {oldest}{others}{grant}"
+
+
+def _moment(at: dt.datetime | None) -> str:
+    return f"{at.astimezone(dt.timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if at is not None else "long"
+
+
+def _answer(connection: psycopg.Connection[Any], sql: str, parameters: dict[str, Any] | None = None) -> Any:
+    row = connection.execute(sql.encode(), parameters).fetchone()
+    assert row is not None
+    return row[0]
