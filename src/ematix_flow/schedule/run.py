@@ -196,6 +196,8 @@ def _locked_run(declared: DeclaredPipeline, context: RunContext, attempt: _Attem
         batch = _batch(spec, world, context, attempt, note)
         plan = build_plan(declared, world)
         listener.planned(plan)
+        for told in dict.fromkeys(text for target in plan.targets for text in target.warnings):
+            note(told)
         results = _run_targets(plan, world, context, attempt, batch)
         seconds = time.monotonic() - attempt.started
         loaded = RunResult(spec.name, str(run_id), _status(results), tuple(results), seconds, attempt.number)
