@@ -12,14 +12,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.services import mariadb as mariadb_service
+from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
+from tests.services.mysql_server import MySQLServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 UNIT = Path(__file__).parent / "unit"
 # What a test needs shows in its fixtures; the marks follow, so that  -m "not spark"  is always right.
-MARKS = {"spark": "spark", "postgres": "postgres", "pg_database": "postgres"}
+MARKS = {
+    "spark": "spark",
+    "postgres": "postgres",
+    "pg_database": "postgres",
+    "mariadb": "mariadb",
+    "mariadb_database": "mariadb",
+    "mysql": "mysql",
+    "mysql_database": "mysql",
+}
 
 
 def pytest_configure() -> None:
@@ -98,3 +109,39 @@ def pg_database(postgres: postgres_service.PostgresServer, request: pytest.Fixtu
     name = postgres.create_database(request.node.name)
     yield postgres.url(name)
     postgres.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MySQLServer]:
+    """The MariaDB server of this test run."""
+    with mariadb_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def mariadb_database(mariadb: MySQLServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of an empty database that only this test uses."""
+    yield from _one_database(mariadb, request)
+
+
+@pytest.fixture(scope="session")
+def mysql() -> Iterator[MySQLServer]:
+    """The MySQL server of this test run."""
+    with mysql_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def mysql_database(mysql: MySQLServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of an empty database that only this test uses."""
+    yield from _one_database(mysql, request)
+
+
+def _one_database(server: MySQLServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A schema is a database of its own on these servers: those that the test made go with it."""
+    server.start()
+    before = set(server.databases())
+    name = server.create_database(request.node.name)
+    yield server.url(name)
+    for made in sorted(set(server.databases()) - before):
+        server.drop_database(made)

@@ -40,15 +40,15 @@ def server_account(*preferred: str) -> Account | None:
 
 
 def as_account(
-    command: Sequence[str], account: Account | None, *, die_with_parent: bool = False
+    command: Sequence[str], account: Account | None, *, dies_by: signal.Signals | None = None
 ) -> list[str]:
-    """The command, run as that user; with ``die_with_parent`` it gets SIGINT when this process is killed."""
+    """The command, run as that user; ``dies_by`` is the signal it gets when this process is killed."""
     setpriv = shutil.which("setpriv")
     prefix: list[str] = []
     if account is not None:
         prefix += [f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups"]
-    if die_with_parent and setpriv:
-        prefix += ["--pdeathsig", "INT"]
+    if dies_by is not None and setpriv:
+        prefix += ["--pdeathsig", dies_by.name.removeprefix("SIG")]
     if not prefix:
         return list(command)
     if setpriv is None:
@@ -80,11 +80,17 @@ def free_port() -> int:
 class ServerProcess:
     """One running server: its own process id is the only one that is ever signalled."""
 
-    def __init__(self, command: Sequence[str], account: Account | None, log: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        account: Account | None,
+        log: Path,
+        dies_by: signal.Signals = signal.SIGINT,
+    ) -> None:
         self._log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                as_account(command, account, die_with_parent=True),
+                as_account(command, account, dies_by=dies_by),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
