@@ -114,6 +114,7 @@ class PostgresServer:
             "fsync": "off",
             "full_page_writes": "off",
             "wal_level": "logical",
+            "max_prepared_transactions": "60",
             **(settings or {}),
         }
         self._process: ServerProcess | None = None
