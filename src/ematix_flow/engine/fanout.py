@@ -205,8 +205,9 @@ class _FanOut:
             run.listener.stage_started(run.load.target, name)
         started = time.monotonic()
         yield
+        seconds = time.monotonic() - started
         for run in runs:
-            run.took(name, time.monotonic() - started)
+            run.took(name, seconds)
 
     def results(self) -> list[TargetResult]:
         found = []

@@ -1,0 +1,192 @@
+"""Several targets in one SQLite database: what a failure and a rerun leave, without Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ematix_flow import BigInt, Pipeline, SQLiteConnection, Target, Text, ematix, faults, register_connection
+from ematix_flow.errors import LoadError, PlanError, SourceFailed
+from ematix_flow.graph.registry import current_registry
+from ematix_flow.plan.fanout import widest
+from ematix_flow.schedule.context import run_context
+from ematix_flow.schedule.run import run_pipeline
+from ematix_flow.spec.types import DataType
+from ematix_flow.spec.watermarks import SourceRange, Watermark
+from ematix_flow.state.runlog import open_run_log
+
+
+@ematix.table(schema="mart")
+class Loose:
+    id: BigInt
+    name: Text | None
+
+
+@ematix.table(schema="mart")
+class Strict:
+    id: BigInt
+    name: Text
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.db"
+    execute(path, "CREATE TABLE people (id INTEGER, name TEXT)")
+    execute(path, "INSERT INTO people VALUES (1, 'Ada'), (2, NULL)")
+    register_connection(SQLiteConnection(name="shop", path=str(path)))
+    return path
+
+
+def execute(path: Path, sql: str) -> list[Any]:
+    connection = sqlite3.connect(path)
+    with connection:
+        rows = connection.execute(sql).fetchall()
+    connection.close()
+    return rows
+
+
+def count(path: Path, table: str) -> int:
+    if not execute(path, f"SELECT 1 FROM sqlite_master WHERE name = 'mart__{table}'"):
+        return 0
+    return int(execute(path, f"SELECT count(*) FROM mart__{table}")[0][0])
+
+
+def declare(sql: str = "SELECT id, name FROM people", **options: Any) -> Pipeline:
+    targets = [Target(connection="shop", table=Loose), Target(connection="shop", table=Strict)]
+
+    @ematix.pipeline(**{"targets": targets, "name": "both", **options})
+    def both(conn: Any) -> str:
+        return sql
+
+    return both
+
+
+def counts(path: Path) -> tuple[int, int]:
+    return count(path, "loose"), count(path, "strict")
+
+
+@pytest.mark.parametrize("go_on", [True, False])
+def test_a_rerun_loads_only_the_target_that_had_failed(database: Path, go_on: bool) -> None:
+    load = declare(continue_on_target_failure=go_on)
+    if go_on:
+        assert load.sync().status == "failed"
+    else:
+        with pytest.raises(LoadError) as raised:
+            load.sync()
+        assert raised.value.state == "committed: shop:mart.loose; every other target is as before"
+        assert "loads only what is missing" in str(raised.value)
+    assert counts(database) == (2, 0)
+    execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")
+    again = load.sync()
+    assert [(t.status, t.reason) for t in again.targets] == [
+        ("skipped", "an earlier run had committed it"),
+        ("succeeded", None),
+    ]
+    assert again.status == "succeeded"
+    assert "committed to shop:mart.loose and not to shop:mart.strict" in again.notes[0]
+    assert counts(database) == (2, 2)
+    third = load.sync()
+    assert (third.notes, counts(database)) == ((), (4, 4))
+
+
+def test_a_rerun_that_fails_before_it_loads_does_not_forget_what_is_left_to_finish(database: Path) -> None:
+    with pytest.raises(LoadError):
+        declare().sync()
+    with pytest.raises(SourceFailed):
+        declare("SELECT id, name FROM nowhere").sync()
+    execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")
+    declare().sync()
+    assert counts(database) == (2, 2)
+
+
+def test_a_target_that_is_declared_later_is_loaded_with_what_is_missing(database: Path) -> None:
+    @ematix.table(schema="mart")
+    class Third:
+        id: BigInt
+        name: Text | None
+
+    with pytest.raises(LoadError):
+        declare().sync()
+    targets = [Target(connection="shop", table=Loose), Target(connection="shop", table=Third)]
+    declare(targets=targets).sync()
+    assert (count(database, "loose"), count(database, "third")) == (2, 2)
+
+
+def test_a_run_that_failed_everywhere_or_nowhere_leaves_nothing_to_finish(database: Path) -> None:
+    with faults.inject("apply.began", "raise"), pytest.raises(LoadError):
+        declare().sync()
+    execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")
+    assert declare().sync().notes == ()
+    assert declare().sync().notes == ()
+    assert counts(database) == (4, 4)
+
+
+def test_a_scheduled_slot_has_a_batch_of_its_own(database: Path) -> None:
+    with pytest.raises(LoadError):
+        declare().sync()
+    execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")
+    declare()
+    slot = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    with run_context(slot=slot) as context:
+        for expected in ("succeeded", "skipped"):
+            result = run_pipeline(current_registry().pipeline("both"), context)
+            assert (result.status, counts(database)) == (expected, (4, 2))
+
+
+def test_each_attempt_is_recorded_with_the_batch_it_loads(database: Path) -> None:
+    declare(retry={"max_attempts": 2})
+    with run_context() as context:
+        waiting = dataclasses.replace(context, sleep=lambda seconds: None)
+        with pytest.raises(LoadError):
+            run_pipeline(current_registry().pipeline("both"), waiting)
+    with open_run_log(env=os.environ, reading=True) as log:
+        batches = {record.batch for record in log.list("both")}
+    assert len(batches) == 1 and None not in batches
+
+
+def test_the_table_that_was_computed_for_all_targets_is_gone_in_the_end(database: Path) -> None:
+    leftovers = "SELECT name FROM sqlite_master WHERE name LIKE '%computed%'"
+    with pytest.raises(faults.InjectedCrash), faults.inject("apply.before_commit", "crash"):
+        declare().sync()
+    with pytest.raises(LoadError):
+        declare().sync()
+    assert execute(database, leftovers) == []
+    assert declare().dry_run().targets[0].rows_inserted == 2
+    assert execute(database, leftovers) == []
+
+
+# ------------------------------------------------------------------ the range of the one read
+
+
+def at(value: int | None, high: int | None = None) -> SourceRange:
+    low, top = (None if v is None else Watermark("at", DataType("integer"), v) for v in (value, high))
+    return SourceRange("at", low, top)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "expected"),
+    [
+        ([None, None], None),
+        ([at(3), at(5)], at(3)),
+        ([at(3), at(None)], at(None)),
+        ([at(3, 9), at(5, 7)], at(3, 7)),
+        ([at(5), at(3, 8)], at(3, 8)),
+    ],
+)
+def test_the_one_read_covers_what_every_target_needs(
+    ranges: list[SourceRange | None], expected: SourceRange | None
+) -> None:
+    assert widest(ranges) == expected
+
+
+def test_positions_that_cannot_be_compared_are_refused() -> None:
+    text = SourceRange("at", Watermark("at", DataType("text"), "b"))
+    with pytest.raises(PlanError, match="as Integer and as Text") as raised:
+        widest([at(3), text])
+    assert raised.value.next_step == "declare it with the same type in every target"
