@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+from tests.services.certificates import Certificates, make_certificates
 from tests.services.process import (
     ServerProcess,
     ServiceUnavailable,
@@ -103,8 +104,15 @@ def _install_system_package() -> None:
 class PostgresServer:
     """One server below ``folder``. Its port and password stay the same over restarts."""
 
-    def __init__(self, binaries: Path, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        binaries: Path,
+        folder: Path,
+        settings: Mapping[str, str] | None = None,
+        certificates: Certificates | None = None,
+    ) -> None:
         self.folder = folder
+        self.certificates = certificates
         self.port = 0
         self.password = secrets.token_hex(8)
         self._account = server_account("postgres")
@@ -117,6 +125,12 @@ class PostgresServer:
             "max_prepared_transactions": "60",
             **(settings or {}),
         }
+        if certificates is not None:
+            self._settings |= {
+                "ssl": "on",
+                "ssl_cert_file": str(certificates.certificate),
+                "ssl_key_file": str(certificates.key),
+            }
         self._process: ServerProcess | None = None
         give_to(folder, self._account)
         self._binaries = self._reachable(binaries)
@@ -226,8 +240,13 @@ class PostgresServer:
 
 
 @contextmanager
-def running_server(settings: Mapping[str, str] | None = None) -> Iterator[PostgresServer]:
-    """A started server in a folder of its own; both are gone afterwards, however the block ends."""
+def running_server(
+    settings: Mapping[str, str] | None = None, *, tls: bool = False
+) -> Iterator[PostgresServer]:
+    """A started server in a folder of its own; both are gone afterwards, however the block ends.
+
+    With ``tls`` it has a certificate, signed by an authority that nobody else trusts.
+    """
     binaries = find()
     if binaries is None:
         raise ServiceUnavailable("PostgreSQL is not installed: run  python -m tests.services install")
@@ -241,7 +260,8 @@ def running_server(settings: Mapping[str, str] | None = None) -> Iterator[Postgr
 
     atexit.register(end)
     try:
-        server = PostgresServer(binaries, folder, settings)
+        certificates = make_certificates(folder / "tls") if tls else None
+        server = PostgresServer(binaries, folder, settings, certificates)
         server.start()
         yield server
     finally:

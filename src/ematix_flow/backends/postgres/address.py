@@ -5,6 +5,7 @@ Imports no driver: tasks import this module, and start with the least.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,6 +34,12 @@ _SETTINGS = {
     "idle_in_transaction_session_timeout": "0",
 }
 _IDLE_TIMEOUT_SINCE = 140000
+_AUTHORITIES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
 _REASON_PREFIX = re.compile(
     r"^(?:IO: \[libpq\] Failed to connect: )?"
     r"(?:connection (?:failed|is bad): )?(?:connection to server .*? failed: )?(?:FATAL: +)?"
@@ -53,8 +60,30 @@ class Address:
 
     def conninfo(self, **extra: str) -> str:
         """As libpq's ``name='value'`` pairs."""
-        pairs = {**_DEFAULTS, **self.parameters, **extra}
+        pairs = {**_DEFAULTS, **_with_authorities(self.parameters), **extra}
         return " ".join(f"{name}={_quoted(value)}" for name, value in pairs.items())
+
+
+def _with_authorities(parameters: Mapping[str, str]) -> Mapping[str, str]:
+    """With the file of this machine's authorities for ``sslrootcert=system``.
+
+    The drivers bring an OpenSSL each, which takes the system's certificates to be somewhere else. What
+    libpq makes of ``system`` stays: without another ``sslmode`` it verifies in full.
+    """
+    if parameters.get("sslrootcert") != "system":
+        return parameters
+    found = _system_authorities()
+    return {"sslmode": "verify-full", **parameters, "sslrootcert": found} if found else parameters
+
+
+def _system_authorities() -> str | None:
+    """None where OpenSSL is told of a folder, or there is no such file: then it looks for itself."""
+    import ssl
+
+    if "SSL_CERT_DIR" in os.environ and "SSL_CERT_FILE" not in os.environ:
+        return None
+    usual = ssl.get_default_verify_paths().cafile
+    return next((path for path in (usual, *_AUTHORITIES) if path and os.path.isfile(path)), None)
 
 
 def _quoted(value: str) -> str:
@@ -90,6 +119,8 @@ def cannot_connect(address: Address, error: Exception) -> CannotConnect:
 def _advice(reason: str) -> str | None:
     if "does not support ssl" in reason:
         return 'have TLS switched on at the server, or set sslmode = "disable" if the network is trusted'
+    if "does not match host name" in reason:
+        return "write the name that the certificate is for into the url, or choose another sslmode"
     if "certificate" in reason:
         return "give the server's authority as ssl_root_cert, or choose another sslmode"
     if "authentication failed" in reason or "no password supplied" in reason:
