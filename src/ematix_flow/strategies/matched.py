@@ -21,7 +21,7 @@ from ematix_flow.strategies.sql import (
 from ematix_flow.strategies.truncate import check_shrink
 
 _SHOWN = 5
-_PLACE = "_ematix_place"
+_PLACE, _COUNT = "_ematix_place", "_ematix_count"
 
 
 def guards(dialect: Dialect, table: TableSpec, incoming: Incoming, *, one_row_a_key: bool) -> list[Guard]:
@@ -52,18 +52,21 @@ def last_of_each_key(dialect: Dialect, table: TableSpec, incoming: Incoming, ord
     """The rows with the highest ``order`` of each key; equal ones are told apart by their hash."""
     names = table.column_names
     keys = incoming.matching.keys
+    by_key = [dialect.comparable(column(k, "r"), table.column(k).type) for k in keys]
+    count = exp.Window(this=exp.Count(this=exp.Star()), partition_by=[k.copy() for k in by_key])
+    counted = exp.select(*[column(n, "r") for n in names], exp.alias_(count, _COUNT, quoted=True)).from_(
+        subquery(incoming.select, "r")
+    )
+    # the hash costs, and few keys come more than once
     content = dialect.row_hash([(n, table.column(n).type, column(n, "r")) for n in names if n not in keys])
+    several = exp.GT(this=column(_COUNT, "r"), expression=exp.Literal.number(1))
     ordering = [
         exp.Ordered(this=dialect.comparable(column(order, "r"), table.column(order).type), desc=True),
-        exp.Ordered(this=content, desc=True),
+        exp.Ordered(this=exp.Case(ifs=[exp.If(this=several, true=content)]), desc=True),
     ]
-    place = exp.Window(
-        this=exp.RowNumber(),
-        partition_by=[dialect.comparable(column(k, "r"), table.column(k).type) for k in keys],
-        order=exp.Order(expressions=ordering),
-    )
+    place = exp.Window(this=exp.RowNumber(), partition_by=by_key, order=exp.Order(expressions=ordering))
     numbered = exp.select(*[column(n, "r") for n in names], exp.alias_(place, _PLACE, quoted=True)).from_(
-        subquery(incoming.select, "r")
+        subquery(counted, "r")
     )
     first = exp.EQ(this=column(_PLACE, "n"), expression=exp.Literal.number(1))
     return exp.select(*[column(n, "n") for n in names]).from_(subquery(numbered, "n")).where(first)

@@ -6,6 +6,8 @@ longer has are deleted, or marked with the moment at which they were missed.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlglot import exp
 
 from ematix_flow.spec.tables import DELETED_AT, LOADED_AT, ColumnSpec, TableSpec
@@ -20,6 +22,7 @@ from ematix_flow.strategies.sql import (
     column,
     equal_keys,
     insert_into,
+    insert_rows,
     stamps,
     subquery,
 )
@@ -47,6 +50,8 @@ def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step |
     order = matching.order
     out: list[Step | Guard] = [*guards(dialect, table, incoming, one_row_a_key=order is None)]
     rows = incoming.select if order is None else last_of_each_key(dialect, table, incoming, order)
+    if incoming.into_empty:
+        return [*out, insert_rows(dialect, table, replace(incoming, select=rows))]
     out.append(Step("work", _changed(dialect, table, incoming, rows)))
     if matching.update or table.keeps == "soft_deletes":
         out.append(Step("update", _update(dialect, table, incoming)))

@@ -39,10 +39,12 @@ from ematix_flow.strategies.scd2_events import (
     HASH,
     IS_NEW,
     IS_STORED,
+    content,
     delete_events,
     event_columns,
     new_events,
     null_event_times,
+    one_row_a_key,
 )
 from ematix_flow.strategies.sql import (
     Dialect,
@@ -54,6 +56,7 @@ from ematix_flow.strategies.sql import (
     equal_keys,
     insert_into,
     same,
+    stamps,
     subquery,
 )
 
@@ -90,6 +93,8 @@ def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step |
     out: list[Step | Guard] = [*guards(dialect, table, incoming, one_row_a_key=not ordered)]
     if by_event:
         out.append(null_event_times(table, incoming))
+    elif incoming.into_empty:
+        return [*out, Step("insert", _first_versions(dialect, table, incoming))]
     out.append(Step("work", new_events(dialect, table, incoming)))
     if matching.deletes is not None:
         assert incoming.shrinking is not None
@@ -105,6 +110,21 @@ def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step |
     if matching.ttl_seconds is not None:
         out += scd2_ttl.steps(dialect, table, incoming)
     return out
+
+
+def _first_versions(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Insert:
+    """Into a table without rows: every row is an open version."""
+    names = table.column_names
+    values: dict[str, exp.Expr] = {
+        **{n: column(n, "s") for n in names},
+        VALID_FROM: dialect.literal(incoming.loaded_at, _MOMENT),
+        VALID_TO: dialect.literal(None, _MOMENT),
+        IS_CURRENT: dialect.literal(True, _BOOLEAN),
+        ROW_HASH: content(dialect, table, incoming.matching.compare, "s"),
+        **stamps(dialect, incoming),
+    }
+    rows = exp.select(*values.values()).from_(subquery(one_row_a_key(dialect, table, incoming), "s"))
+    return insert_into(dialect.table(table.schema, table.name), list(values), rows)
 
 
 def _kept_and_gone(dialect: Dialect, table: TableSpec, incoming: Incoming) -> tuple[exp.Select, exp.Select]:
@@ -210,7 +230,8 @@ def _history(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Inse
 
     def selected(inner: exp.Expr, carried: tuple[str, ...], **extra: exp.Expr) -> exp.Select:
         added = [exp.alias_(v, n, quoted=True) for n, v in extra.items()]
-        return exp.select(*[column(f, "p") for f in carried], *added).from_(subquery(inner, "p"))
+        rows = exp.select(*[column(f, "p") for f in carried], *added)
+        return rows.from_(subquery(inner, "p"), copy=False)
 
     # an event before a delete, a new event before the stored one that it outranks
     place = exp.Window(
@@ -226,7 +247,7 @@ def _history(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Inse
     )
     numbered = selected(_points(dialect, table, incoming), fields, _ematix_place=place)
     first = exp.EQ(this=column("_ematix_place", "p"), expression=exp.Literal.number(1))
-    winners = selected(numbered, fields).where(first)
+    winners = selected(numbered, fields).where(first, copy=False)
 
     at = exp.Ordered(this=column(AT, "p"))
     before = selected(

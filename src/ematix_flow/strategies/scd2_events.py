@@ -88,7 +88,12 @@ def new_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.In
     return insert_into(incoming.work[EVENTS], columns, select)
 
 
-def _content(dialect: Dialect, table: TableSpec, names: tuple[str, ...], alias: str) -> exp.Expr:
+def one_row_a_key(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
+    order = incoming.matching.order
+    return incoming.select if order is None else last_of_each_key(dialect, table, incoming, order)
+
+
+def content(dialect: Dialect, table: TableSpec, names: tuple[str, ...], alias: str) -> exp.Expr:
     return dialect.row_hash([(n, table.column(n).type, column(n, alias)) for n in names])
 
 
@@ -97,9 +102,7 @@ def _changes_now(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.
     matching, names = incoming.matching, table.column_names
     keys = matching.keys
     true, false = dialect.literal(True, _BOOLEAN), dialect.literal(False, _BOOLEAN)
-    rows = incoming.select
-    if matching.order is not None:
-        rows = last_of_each_key(dialect, table, incoming, matching.order)
+    rows = one_row_a_key(dialect, table, incoming)
     is_open = exp.EQ(this=column(IS_CURRENT, "t"), expression=true.copy())
     target = aliased(dialect.table(table.schema, table.name), "t")
     is_new_key = exp.Is(this=column(keys[0], "t"), expression=exp.Null())
@@ -107,7 +110,7 @@ def _changes_now(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.
         exp.select(
             *[column(n, "s") for n in names],
             _now_after(dialect, incoming, column(VALID_FROM, "t")),
-            _content(dialect, table, matching.compare, "s"),
+            content(dialect, table, matching.compare, "s"),
             false.copy(),
             false.copy(),
             true.copy(),
@@ -135,15 +138,13 @@ def _unknown_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> e
     rest = tuple(n for n in names if n not in (*keys, *matching.compare, matching.event))
 
     def ranked(alias: str) -> exp.Expr:
-        return _content(dialect, table, rest, alias) if rest else dialect.literal(b"", _BYTES)
+        return content(dialect, table, rest, alias) if rest else dialect.literal(b"", _BYTES)
 
-    at = dialect.moment(column(matching.event, "r"), table.column(matching.event).type)
     dated = exp.select(
-        *[column(n, "r") for n in names],
-        exp.alias_(at, AT, quoted=True),
-        exp.alias_(_content(dialect, table, matching.compare, "r"), HASH, quoted=True),
+        *[column(n, "r") for n in (*names, AT)],
+        exp.alias_(content(dialect, table, matching.compare, "r"), HASH, quoted=True),
         exp.alias_(ranked("r"), _RANK, quoted=True),
-    ).from_(subquery(incoming.select, "r"))
+    ).from_(subquery(_not_stored(dialect, table, incoming), "r"))
     if matching.deletes is not None:
         dated = _returning(dialect, table, incoming, dated)
     by_moment = [dialect.comparable(column(k, "r"), table.column(k).type) for k in keys]
@@ -183,6 +184,8 @@ def _unknown_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> e
     )
     stored = exp.Case(ifs=[exp.If(this=has_version.copy(), true=true.copy())], default=false.copy())
     first = exp.EQ(this=column(_PLACE, "s"), expression=exp.Literal.number(1))
+    versions = aliased(dialect.table(table.schema, table.name), "v")
+    others = aliased(dialect.table(companion.schema, companion.name), "e")
     return (
         exp.select(
             *[column(n, "s") for n in (*names, AT, HASH)],
@@ -191,10 +194,35 @@ def _unknown_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> e
             true.copy(),
             *[stamps(dialect, incoming)[n] for n in (LOADED_AT, BATCH_ID)],
         )
-        .from_(subquery(numbered, "s"))
-        .join(aliased(dialect.table(table.schema, table.name), "v"), on=to_version, join_type="left")
-        .join(aliased(dialect.table(companion.schema, companion.name), "e"), on=to_event, join_type="left")
-        .where(first, exp.paren(unknown))
+        .from_(subquery(numbered, "s"), copy=False)
+        .join(versions, on=to_version, join_type="left", copy=False)
+        .join(others, on=to_event, join_type="left", copy=False)
+        .where(first, exp.paren(unknown), copy=False)
+    )
+
+
+def _not_stored(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Select:
+    """The rows with their moment, but for those that an open version has already, column by column.
+
+    A source that is read as a whole brings mostly these; what is left is worth a hash.
+    """
+    matching, names = incoming.matching, table.column_names
+    assert matching.event is not None
+    at = dialect.moment(column(matching.event, "i"), table.column(matching.event).type)
+    values = [exp.alias_(at, AT, quoted=True)]
+    moments = exp.select(*[column(n, "i") for n in names], *values).from_(subquery(incoming.select, "i"))
+    on = exp.and_(
+        *equal_keys(matching.keys, "o", "i"),
+        exp.EQ(this=column(VALID_FROM, "o"), expression=column(AT, "i")),
+        exp.EQ(this=column(IS_CURRENT, "o"), expression=dialect.literal(True, _BOOLEAN)),
+    )
+    others = tuple(n for n in names if n not in matching.keys)
+    unknown = exp.Is(this=column(matching.keys[0], "o"), expression=exp.Null())
+    return (
+        exp.select(*[column(n, "i") for n in (*names, AT)])
+        .from_(subquery(moments, "i"))
+        .join(aliased(dialect.table(table.schema, table.name), "o"), on=on, join_type="left")
+        .where(exp.or_(unknown, differs(dialect, table, others, "i", "o")))
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 import sqlglot
@@ -109,23 +110,34 @@ class Incoming:
     low: Watermark | None = None
     matching: Matching = field(default_factory=Matching)
     work: Mapping[str, exp.Table] = field(default_factory=dict)
+    into_empty: bool = False  # whether the target has no row yet
     shrinking: Shrinking | None = None
 
 
 def identifier(name: str) -> exp.Identifier:
-    return exp.to_identifier(name, quoted=True)
+    return exp.Identifier(this=name, quoted=True)
 
 
 def column(name: str, table: str | None = None) -> exp.Column:
-    return exp.column(identifier(name), table=identifier(table) if table else None)
+    return exp.Column(this=identifier(name), table=identifier(table) if table else None)
 
 
 def filled(template: str, value: exp.Expr, dialect: str) -> exp.Expr:
     """A piece of our own SQL in which the column ``v`` stands for ``value``."""
+    tree = _template(template, dialect).copy()
+    for node in [n for n in tree.find_all(exp.Column) if n.name == "v"]:
+        if node is tree:
+            return value.copy()
+        node.replace(value.copy())
+    return tree
+
+
+@lru_cache(maxsize=256)
+def _template(template: str, dialect: str) -> exp.Expr:
     tree = sqlglot.parse_one(template, dialect=dialect)
-    return tree.transform(
-        lambda node: value.copy() if isinstance(node, exp.Column) and node.name == "v" else node
-    )
+    for node in tree.walk():
+        node._meta = None  # places in a text that nobody sees; they make each copy dearer
+    return tree
 
 
 def joined(parts: Sequence[exp.Expr]) -> exp.Expr:
@@ -148,7 +160,9 @@ def aliased(table: exp.Table, alias: str) -> exp.Table:
 
 
 def subquery(select: exp.Expr, alias: str) -> exp.Subquery:
-    return exp.Subquery(this=select.copy(), alias=exp.TableAlias(this=identifier(alias)))
+    # the first to use a tree takes it as it is: copies of copies are most of the cost of a small load
+    taken = select if select.parent is None else select.copy()
+    return exp.Subquery(this=taken, alias=exp.TableAlias(this=identifier(alias)))
 
 
 def equal_keys(keys: Sequence[str], left: str, right: str) -> list[exp.Expr]:
