@@ -18,7 +18,7 @@ from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
 from tests.contract.postgres_setup import backend_of, sql
-from tests.services.postgres import PostgresServer
+from tests.services.postgres import PostgresServer, running_server
 
 BIG, MOMENT = DataType("big_int"), DataType("timestamp_tz")
 SELECT = "SELECT * FROM public.events"
@@ -332,3 +332,18 @@ def test_a_user_who_sees_no_starts_waits_for_writers_of_the_table(
     assert "pg_read_all_stats" not in str(found.held_back_by)
     other.execute("COMMIT")
     assert settled(reader, "id", "big_int", low=0).high.value == 2
+
+
+# ------------------------------------------------------------------ a standby
+
+
+def test_a_standby_cannot_tell_and_the_plan_says_so() -> None:
+    with running_server() as server:
+        server.execute(EVENTS)
+        server.execute("CREATE SCHEMA copied")
+        server.stop()
+        (server.data / "standby.signal").touch()
+        server.start()
+        source = backend_of(server.url()).source()
+        assert source.settled(Query(SELECT, SourceRange("at", None)), MOMENT) is None
+        assert "lag= holds the read back" in str(pipeline_of(server.url(), "at").plan())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
@@ -21,7 +22,7 @@ def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "authorities.pem")
 
 
-def believed(url: str, **fields: str) -> tuple[object, object]:
+def believed(url: str, **fields: Any) -> tuple[object, object]:
     found = conninfo_to_dict(address_of(PostgresConnection(name="x", url=url, **fields)).conninfo())
     return found.get("sslmode"), found.get("sslrootcert")
 
