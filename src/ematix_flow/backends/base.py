@@ -122,23 +122,66 @@ class LiveTable:
     primary_key: tuple[str, ...] = ()
     unique: tuple[tuple[str, ...], ...] = ()
     native: Mapping[str, str] = field(default_factory=dict)  # column -> the backend's own type text
+    limits: Mapping[str, DataType] = field(default_factory=dict)  # column -> what a CHECK of ours allows
+    drops: Mapping[tuple[str, ...], str] = field(default_factory=dict)  # key -> the ALTER that drops it
+    pinned: Mapping[str, str] = field(default_factory=dict)  # column -> what keeps its type from changing
+    referred_by: tuple[str, ...] = ()  # tables whose foreign keys refer to this one
+
+
+Change = Literal[
+    "create_schema",
+    "create_table",
+    "create_folder",
+    "add_column",
+    "widen_column",
+    "relax_null",
+    "set_not_null",
+    "add_unique",
+    "change_key",
+    "fill",
+    "rebuild_table",
+]
 
 
 @dataclass(frozen=True)
 class TableChange:
     """One step that makes the live table fit the declaration, as SQL or as words."""
 
-    action: Literal["create_schema", "create_table", "add_column", "create_folder"]
+    action: Change
     subject: str
     sql: str = ""
 
 
 @dataclass(frozen=True)
+class DiffLine:
+    """The declared table against the live one, a line each.
+
+    ``+`` is added, ``~`` changes from ``was`` to ``now``, ``=`` is left alone, ``!`` is refused.
+    """
+
+    mark: Literal["+", "~", "=", "!"]
+    subject: str
+    was: str = ""
+    now: str = ""
+
+    def __str__(self) -> str:
+        detail = f"{self.was} -> {self.now}" if self.was and self.now else self.was or self.now
+        return f"{self.mark} {self.subject}" + (f"  {detail}" if detail else "")
+
+
+@dataclass(frozen=True)
 class TablePlan:
-    """What must change before a load, and what stands in its way."""
+    """What must change before a load, and what stands in its way.
+
+    ``stops`` are those differences, mended by a change or not, with which no load can be exact.
+    """
 
     changes: tuple[TableChange, ...] = ()
     differences: tuple[str, ...] = ()  # drift that no change above mends
+    diff: tuple[DiffLine, ...] = ()
+    stops: tuple[str, ...] = ()
+    becomes_history: bool = False  # plain rows become the first versions of an scd2 table
+    declined: tuple[TableChange, ...] = ()  # what the policy of the load does not do
 
 
 # ------------------------------------------------------------------ staging and apply
@@ -233,8 +276,13 @@ class Target(ABC):
         """The live table, or None when there is none."""
 
     @abstractmethod
-    def plan_table(self, table: TableSpec, live: LiveTable | None) -> TablePlan:
-        """Compare the declaration (load columns included) with what lives."""
+    def plan_table(
+        self, table: TableSpec, live: LiveTable | None, matching: Matching | None = None
+    ) -> TablePlan:
+        """Compare the declaration (load columns included) with what lives.
+
+        ``matching`` is what rows that become versions are hashed and dated by.
+        """
 
     @abstractmethod
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:

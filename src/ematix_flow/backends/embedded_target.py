@@ -12,6 +12,7 @@ from ematix_flow.backends.relational import RelationalTarget
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.state.locks import hold_file_lock
+from ematix_flow.strategies.matching import Matching
 
 
 class EmbeddedTarget(RelationalTarget):
@@ -21,9 +22,11 @@ class EmbeddedTarget(RelationalTarget):
         file.require_shared("target")
         self.file = file
 
-    def plan_table(self, table: TableSpec, live: LiveTable | None) -> TablePlan:
+    def plan_table(
+        self, table: TableSpec, live: LiveTable | None, matching: Matching | None = None
+    ) -> TablePlan:
         _require_distinct(table.with_load_columns(), self.file.product)
-        return super().plan_table(table, live)
+        return super().plan_table(table, live, matching)
 
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
         self.file.require_writable()

@@ -16,6 +16,7 @@ from typing import Any
 from sqlglot import exp
 
 from ematix_flow import faults
+from ematix_flow.backends.alterations import altered
 from ematix_flow.backends.base import (
     Applied,
     LedgerEntry,
@@ -34,14 +35,23 @@ from ematix_flow.backends.control_tables import (
     control_insert,
     control_select,
 )
+from ematix_flow.backends.planned_changes import (
+    created_lines,
+    joined_plans,
+    matched_by_key,
+    planned,
+    still_needed,
+)
 from ematix_flow.backends.positions import batch_key, require_position
 from ematix_flow.backends.sql_session import SqlDialect, SqlSession, transaction
-from ematix_flow.backends.table_plans import compare_tables, create_table_sql
+from ematix_flow.backends.table_diff import TableDiff, compare_tables
+from ematix_flow.backends.table_plans import create_table_sql
 from ematix_flow.errors import FlowError, PlanError, RowRejected, TargetFailed
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies import append, merge, scd2, truncate
+from ematix_flow.strategies.matching import Matching
 from ematix_flow.strategies.sql import (
     Dialect,
     Guard,
@@ -101,23 +111,38 @@ class RelationalTarget(Target):
         with self.reading() as session:
             return self.live_columns(session, table)
 
-    def plan_table(self, table: TableSpec, live: LiveTable | None) -> TablePlan:
-        found = self._plan_one(table.with_load_columns(), live)
+    def plan_table(
+        self, table: TableSpec, live: LiveTable | None, matching: Matching | None = None
+    ) -> TablePlan:
+        with self.reading() as session:
+            return self._plan(session, table, live, matching)
+
+    def _plan(
+        self, session: SqlSession, table: TableSpec, live: LiveTable | None, matching: Matching | None
+    ) -> TablePlan:
+        matching = matching or matched_by_key(table)
+        found = self._plan_one(session, table.with_load_columns(), live, matching)
         companion = table.companion()
         if companion is None:
             return found
-        beside = self._plan_one(companion, self.inspect(companion))
-        known = {change.sql for change in found.changes}
-        extra = tuple(change for change in beside.changes if change.sql not in known)
-        return TablePlan(found.changes + extra, found.differences + beside.differences)
+        beside = self._plan_one(session, companion, self.live_columns(session, companion), matching)
+        return joined_plans(found, beside, companion.name)
 
-    def _plan_one(self, wanted: TableSpec, live: LiveTable | None) -> TablePlan:
+    def _plan_one(
+        self, session: SqlSession, wanted: TableSpec, live: LiveTable | None, matching: Matching
+    ) -> TablePlan:
         if live is not None:
-            return compare_tables(self.dialect, wanted, live)
-        with self.reading() as session:
-            changes = self.schema_changes(session, wanted)
+            diff = compare_tables(
+                self.dialect, wanted, live, matching, lambda query: session.fetch(self.dialect.render(query))
+            )
+            return planned(diff, lambda: self.alterations(session, diff))
+        changes = self.schema_changes(session, wanted)
         changes.append(TableChange("create_table", wanted.label, create_table_sql(self.dialect, wanted)))
-        return TablePlan(tuple(changes))
+        return TablePlan(tuple(changes), diff=created_lines(self.dialect, wanted))
+
+    def alterations(self, session: SqlSession, diff: TableDiff) -> list[TableChange]:
+        """The statements that mend what can be mended; CannotAlter when this database has none."""
+        return altered(self.dialect, diff)
 
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
         """Create what is missing, control tables included, in one transaction."""
@@ -193,8 +218,16 @@ class RelationalTarget(Target):
         return applied
 
     def _change(self, session: SqlSession, load: Load) -> None:
-        for change in load.changes.changes:
+        """Compared anew, in the transaction: another process may have done the same a moment ago."""
+        if not load.changes.changes:
+            return
+        self.before_change(session, load)
+        live = self.live_columns(session, load.table)
+        for change in still_needed(load, self._plan(session, load.table, live, load.matching)):
             session.execute(change.sql)
+
+    def before_change(self, session: SqlSession, load: Load) -> None:
+        """What keeps the table as it is from here to the commit, where a transaction alone does not."""
 
     # -------------------------------------------------------------- work tables
 
@@ -258,7 +291,7 @@ class RelationalTarget(Target):
                 self._change(session, load)
             elif self.live_columns(session, load.table) is None or load.changes.changes:
                 return Applied(rows_in=rows_in, rows_inserted=rows_in, watermark=high)
-            counts = self._run_steps(session, self._steps(load, select, work), work)
+            counts = self._run_steps(session, self._steps(session, load, select, work), work)
             _refuse_shrink(load, counts)
         finally:
             session.rollback()
@@ -281,11 +314,19 @@ class RelationalTarget(Target):
 
     # -------------------------------------------------------------- within the transaction
 
-    def _steps(self, load: Load, select: exp.Expr, work: Mapping[str, exp.Table]) -> Sequence[Step | Guard]:
+    def _steps(
+        self, session: SqlSession, load: Load, select: exp.Expr, work: Mapping[str, exp.Table]
+    ) -> Sequence[Step | Guard]:
         if load.mode not in _STRATEGIES:
             raise PlanError(f"mode {load.mode!r} cannot be applied here")
-        incoming = replace(_incoming(load, select), work=work)
+        incoming = replace(
+            _incoming(load, select), work=work, into_empty=bool(work) and self._is_empty(session, load.table)
+        )
         return _STRATEGIES[load.mode](self.dialect, load.table, incoming)
+
+    def _is_empty(self, session: SqlSession, table: TableSpec) -> bool:
+        any_row = exp.select("1").from_(self.dialect.table(table.schema, table.name)).limit(1)
+        return not session.fetch(self.dialect.render(any_row))
 
     def _apply_within(
         self,
@@ -307,7 +348,7 @@ class RelationalTarget(Target):
             require_position(load, current)
         if self._ledger_holds(session, load, key):
             return Applied(rows_in=rows_in, duplicate=True)
-        counts = self._run_steps(session, self._steps(load, select, work), work)
+        counts = self._run_steps(session, self._steps(session, load, select, work), work)
         if not counted:
             rows_in = counts["insert"]  # asked once, so that what is counted is what was written
         _refuse_shrink(load, counts)

@@ -71,6 +71,35 @@ class SqlDialect(Dialect, ABC):
         """An extra CHECK for a limit that the database would not enforce by itself."""
         return ""
 
+    # -------------------------------------------------------------- changing a table
+
+    def add_clause(self, item: ColumnSpec) -> str:
+        words = [self.quote(item.name), self.native_type(item.type), "" if item.nullable else "NOT NULL"]
+        return " ".join(word for word in ("ADD COLUMN", *words, self.column_constraint(item)) if word)
+
+    def type_clause(self, item: ColumnSpec) -> str:
+        """The column gets the type, and stays nullable or not as ``item`` is."""
+        return f"ALTER COLUMN {self.quote(item.name)} TYPE {self.native_type(item.type)}"
+
+    def conversion_clause(self, item: ColumnSpec) -> str:
+        """The same for a person who knows that the values fit."""
+        return self.type_clause(item)
+
+    def null_clause(self, item: ColumnSpec) -> str:
+        return f"ALTER COLUMN {self.quote(item.name)} {'DROP' if item.nullable else 'SET'} NOT NULL"
+
+    def by_hand(self, table: str, clauses: str) -> str:
+        """What a person runs to change the table by these clauses."""
+        return f"ALTER TABLE {table} {clauses}"
+
+    def converted(self, value: exp.Expr, item: ColumnSpec) -> exp.Expr:
+        """A stored value as one of the declared type, which holds it."""
+        return exp.cast(value, self.native_type(item.type), dialect=self.name)
+
+    def shown_type(self, data_type: DataType) -> str:
+        """The type as a person reads it in a diff."""
+        return self.native_type(data_type)
+
     def render(self, tree: exp.Expr) -> str:
         return tree.sql(dialect=self.name, identify=True)
 

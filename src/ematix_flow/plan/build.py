@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from ematix_flow.backends.base import (
@@ -13,7 +13,6 @@ from ematix_flow.backends.base import (
     Query,
     SourceColumn,
     SparkSource,
-    TablePlan,
 )
 from ematix_flow.backends.computed_table import computed_name, select_computed
 from ematix_flow.backends.relational import RelationalTarget
@@ -31,6 +30,7 @@ from ematix_flow.plan.definition import (
     TargetPlan,
     TransformRows,
 )
+from ematix_flow.plan.drift import judge_drift
 from ematix_flow.plan.fanout import Between, choose_paths, share_read
 from ematix_flow.plan.matching import resolve_matching
 from ematix_flow.plan.paths import derive_guarantee
@@ -51,11 +51,16 @@ from ematix_flow.strategies.projection import build_projection, check_columns, n
 from ematix_flow.strategies.ranges import restrict
 
 
-def build_plan(declared: DeclaredPipeline, world: World, *, cores: int | None = None) -> Plan:
-    """Ask source and targets what they are, and decide. Every error points at the declaration."""
+def build_plan(
+    declared: DeclaredPipeline, world: World, *, cores: int | None = None, without: Collection[str] = ()
+) -> Plan:
+    """Ask source and targets what they are, and decide. Every error points at the declaration.
+
+    ``without`` names targets that cannot be asked now: the plan is for the others.
+    """
     spec = declared.spec
     try:
-        return _build(declared, world, machine_cores() if cores is None else cores)
+        return _build(declared, world, machine_cores() if cores is None else cores, without)
     except FlowError as error:
         raise error.at(spec.where) from error.__cause__
 
@@ -72,7 +77,7 @@ class _Source:
     columns: tuple[SourceColumn, ...]
 
 
-def _build(declared: DeclaredPipeline, world: World, cores: int) -> Plan:
+def _build(declared: DeclaredPipeline, world: World, cores: int, without: Collection[str]) -> Plan:
     spec = declared.spec
     reference = source_reference(spec)
     backend = world.backend(reference)
@@ -86,13 +91,14 @@ def _build(declared: DeclaredPipeline, world: World, cores: int) -> Plan:
         columns = reader.describe(sql)
     _refuse_repeated(columns, spec)
     source = _Source(backend.kind, backend.identity(), reader, sql, asked.column_map, columns)
-    paths = choose_paths(spec, [_between(spec, target, source, world) for target in spec.targets])
+    wanted = [target for target in spec.targets if target.label not in without]
+    paths = choose_paths(spec, [_between(spec, target, source, world) for target in wanted])
     targets = tuple(
         _plan_target(spec, target, path, source, world, cores)
-        for target, path in zip(spec.targets, paths, strict=True)
+        for target, path in zip(wanted, paths, strict=True)
     )
     shared = None
-    if len(targets) > 1:
+    if len(spec.targets) > 1:
         ranges = [_in_source_names(target.range, asked.column_map) for target in targets]
         targets, shared = share_read(sql, targets, ranges, computed_name(spec.name, spec.targets[0].label))
     post = tuple(RunPostTransform(step, index) for index, step in enumerate(spec.transforms_post))
@@ -138,7 +144,8 @@ def _plan_target(
     source_backend = world.backend(source_reference(spec))
     guarantee = derive_guarantee(spec, capabilities, backend.kind)
     tuning = choose(Shape(path.value, source_backend.capabilities, capabilities, cores))
-    changes, drift = _drift(spec, table, sink.plan_table(table, sink.inspect(table)))
+    found = sink.plan_table(table, sink.inspect(table), matching)
+    changes, drift = judge_drift(spec.on_drift, table, found, spec.where)
     read = Query(source.sql, _in_source_names(watermark_range, source.column_map))
 
     stages: list[Stage] = []
@@ -275,25 +282,6 @@ def _in_source_names(found: SourceRange | None, column_map: Mapping[str, str]) -
     name = column_map[found.column]
     low, high = (mark and replace(mark, column=name) for mark in (found.low, found.high))
     return SourceRange(name, low, high)
-
-
-def _drift(spec: PipelineSpec, table: TableSpec, found: TablePlan) -> tuple[TablePlan, tuple[str, ...]]:
-    """What the declared policy makes of the difference between declaration and live table."""
-    additions = [c for c in found.changes if c.action == "add_column"]
-    blocking = list(found.differences)
-    if additions and spec.on_drift != "evolve":
-        blocking += [f"column {c.subject!r} is declared but not in the table" for c in additions]
-    if not blocking:
-        return found, ()
-    if spec.on_drift == "warn" and not additions and not any("declared but not in" in b for b in blocking):
-        return TablePlan(), tuple(blocking)
-    hint = "on_drift='evolve' adds new nullable columns; anything else needs ALTER TABLE by hand"
-    raise SchemaMismatch(
-        f"{table.label} differs from its declaration: " + "; ".join(blocking),
-        where=table.where or spec.where,
-        state=f"{table.label} is unchanged",
-        next_step=hint if spec.on_drift != "evolve" else "change the table by hand, or the declaration",
-    )
 
 
 def _refuse_repeated(columns: tuple[SourceColumn, ...], spec: PipelineSpec) -> None:

@@ -21,7 +21,7 @@ _RESERVED = {
 def resolve_matching(spec: PipelineSpec, target: TargetSpec, table: TableSpec) -> tuple[TableSpec, Matching]:
     """The table with what it keeps, and the options with every default filled in."""
     if target.mode not in ("merge", "scd2"):
-        return table, Matching()
+        return replace(table, merge_keys=()), Matching()  # only what is matched by keys is unique in them
     _refuse_partial_snapshot(spec, target)
     keys = target.keys
     stored = replace(table, keeps=_keeps(target), merge_keys=keys)

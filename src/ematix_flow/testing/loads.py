@@ -12,6 +12,7 @@ from ematix_flow.backends.base import Applied, Load, StagedRows, Target
 from ematix_flow.backends.conform import conform
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import SourceRange
+from ematix_flow.strategies.matching import Matching
 
 PIPELINE, TARGET = "contract", "contract:target"
 
@@ -31,9 +32,9 @@ def new_load(table: TableSpec, mode: str = "append", **changes: Any) -> Load:
     return Load(**{**values, **changes})
 
 
-def prepare(target: Target, table: TableSpec) -> None:
+def prepare(target: Target, table: TableSpec, matching: Matching | None = None) -> None:
     """Create what the table needs, as the plan's first stage does."""
-    target.change_table(table, target.plan_table(table, target.inspect(table)))
+    target.change_table(table, target.plan_table(table, target.inspect(table), matching))
 
 
 def load_rows(
@@ -42,7 +43,7 @@ def load_rows(
     """Stage the rows in so many parts and apply them. The staging handle is pickled, as for a task."""
     import pyarrow as pa
 
-    prepare(target, load.table)
+    prepare(target, load.table, load.matching if load.matching.keys else None)
     staging = target.create_staging(load, load.table.arrow_schema())
     in_task = pickle.loads(pickle.dumps(staging))
     staged = []

@@ -37,6 +37,12 @@ class DuckDBDialect(SqlDialect):
     def canonical_type(self, native: str) -> DataType | None:
         return types.canonical_type(native)
 
+    def holds(self, declared: DataType, live: DataType, native: str | None) -> bool:
+        found = live if native is None else self.canonical_type(native)
+        if found is not None and found.kind == "string":
+            return declared == found
+        return super().holds(declared, live, native)
+
     def literal(self, value: Any, data_type: DataType) -> exp.Expr:
         if value is None:
             return self.cast(exp.Null(), data_type)
@@ -73,6 +79,12 @@ class DuckDBDialect(SqlDialect):
         if spec.type.kind != "string":
             return ""
         return f"CHECK (length({self.quote(spec.name)}) <= {spec.type.length})"
+
+    def converted(self, value: exp.Expr, item: ColumnSpec) -> exp.Expr:
+        return self.cast(value, item.type)
+
+    def shown_type(self, data_type: DataType) -> str:
+        return f"VARCHAR({data_type.length})" if data_type.kind == "string" else super().shown_type(data_type)
 
     def cast(self, value: exp.Expr, data_type: DataType) -> exp.Expr:
         return exp.cast(value, types.native_type(data_type), dialect=self.name)

@@ -6,12 +6,14 @@ like everywhere else; a test holds this for the version in use.
 
 from __future__ import annotations
 
+import re
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from ematix_flow.backends.base import LiveTable, Load, StagedRows, Staging, TableChange
+from ematix_flow.backends.duckdb.alter import alter_table
 from ematix_flow.backends.duckdb.casts import exact_cast
 from ematix_flow.backends.duckdb.dialect import DuckDBDialect
 from ematix_flow.backends.duckdb.failures import failing_as, target_error
@@ -22,6 +24,7 @@ from ematix_flow.backends.duckdb.staging import DuckDBStaging
 from ematix_flow.backends.embedded import DatabaseFile, create_staging_folder, drop_folder
 from ematix_flow.backends.embedded_target import EmbeddedTarget
 from ematix_flow.backends.sql_session import SqlSession
+from ematix_flow.backends.table_diff import TableDiff
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -30,6 +33,7 @@ from ematix_flow.strategies.sql import column, identifier, verbatim
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_LENGTH = re.compile(r"CHECK\(\(length\(.*\) <= (\d+)\)\)", re.DOTALL)
 _HERE = "database_name = current_database() AND lower(schema_name) = lower($schema)"
 _NAMED = f"{_HERE} AND lower(table_name) = lower($name)"
 
@@ -58,28 +62,40 @@ class DuckDBTarget(EmbeddedTarget):
                 next_step="choose another name for the target",
             )
         found = session.fetch(
-            "SELECT column_name, data_type, is_nullable FROM duckdb_columns() "
+            "SELECT column_name, data_type, is_nullable, column_default FROM duckdb_columns() "
             f"WHERE {_NAMED} ORDER BY column_index",
             at,
         )
         if not found:
             return None
-        declared = {c.name.lower(): c.name for c in table.columns}  # names differ in case by accident
-        keys = session.fetch(
-            "SELECT constraint_type, constraint_column_names FROM duckdb_constraints() "
-            f"WHERE {_NAMED} AND constraint_type IN ('PRIMARY KEY', 'UNIQUE') ORDER BY constraint_index",
+        # names differ in case by accident
+        declared = {c.name.lower(): c.name for c in table.with_load_columns().columns}
+        constraints = session.fetch(
+            "SELECT constraint_type, constraint_column_names, constraint_text FROM duckdb_constraints() "
+            f"WHERE {_NAMED} ORDER BY constraint_index",
             at,
         )
-        groups = [(kind, tuple(declared.get(n.lower(), n) for n in names)) for kind, names in keys]
+        groups = [(kind, tuple(declared.get(n.lower(), n) for n in names)) for kind, names, _ in constraints]
         columns, native = [], {}
-        for name, type_name, nullable in found:
+        for name, type_name, nullable, default in found:
             spelled = declared.get(name.lower(), name)
             meaning = self.dialect.canonical_type(type_name) or DataType("text")
-            columns.append(ColumnSpec(spelled, meaning, nullable=bool(nullable)))
+            # a column that fills itself asks nothing of a load that does not know it
+            fills_itself = default is not None and name.lower() not in declared
+            columns.append(ColumnSpec(spelled, meaning, nullable=bool(nullable) or fills_itself))
             native[spelled] = type_name
         primary = next((names for kind, names in groups if kind == "PRIMARY KEY"), ())
         unique = tuple(names for kind, names in groups if kind == "UNIQUE")
-        return LiveTable(tuple(columns), primary, unique, native)
+        lengths = {}
+        for (kind, names), (_, _, text) in zip(groups, constraints, strict=True):
+            length = _LENGTH.fullmatch(text) if kind == "CHECK" and len(names) == 1 else None
+            if length and native[names[0]] == "VARCHAR":
+                lengths[names[0]] = DataType("string", length=int(length[1]))
+                native[names[0]] = f"VARCHAR({length[1]})"
+        return LiveTable(tuple(columns), primary, unique, native, limits=lengths)
+
+    def alterations(self, session: SqlSession, diff: TableDiff) -> list[TableChange]:
+        return alter_table(session, self.dialect, diff)
 
     def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
         schema = table.schema or "main"

@@ -40,6 +40,7 @@ _AS_SOURCE = {
     '"NULL"': "text",
 }
 _WIDE = {"HUGEINT": 38, "UHUGEINT": 38, "UBIGINT": 20, "BIGNUM": 38}
+_LENGTH = re.compile(r"VARCHAR\((\d+)\)")  # how a VARCHAR with our CHECK is told
 _DECIMAL = re.compile(r"DECIMAL\((\d+),\s*(\d+)\)")
 _NESTED = re.compile(r"(STRUCT|MAP|UNION|VARIANT)\b.*|.*\[\d*\]", re.DOTALL)
 
@@ -57,6 +58,9 @@ def canonical_type(native: str) -> DataType | None:
     """What a live column's type means; None when no canonical type is exactly it."""
     if native in _CANONICAL:
         return DataType(_CANONICAL[native])
+    length = _LENGTH.fullmatch(native)
+    if length:
+        return DataType("string", length=int(length[1]))
     decimal = _DECIMAL.fullmatch(native)
     return DataType("numeric", precision=int(decimal[1]), scale=int(decimal[2])) if decimal else None
 

@@ -44,6 +44,7 @@ from ematix_flow.errors import Unsupported
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.state.locks import hold_file_lock
+from ematix_flow.strategies.matching import Matching
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +64,9 @@ class LocalFilesTarget(Target):
     def inspect(self, table: TableSpec) -> LiveTable | None:
         return self._tables.inspect(table)
 
-    def plan_table(self, table: TableSpec, live: LiveTable | None) -> TablePlan:
+    def plan_table(
+        self, table: TableSpec, live: LiveTable | None, matching: Matching | None = None
+    ) -> TablePlan:
         return self._tables.plan(table, live)
 
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:

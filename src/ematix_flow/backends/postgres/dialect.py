@@ -14,6 +14,7 @@ from sqlglot import exp
 from ematix_flow.backends.postgres.exports import exact_numeric
 from ematix_flow.backends.postgres.hashing import row_hash
 from ematix_flow.backends.sql_session import SqlDialect
+from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.row_hash import Columns
 from ematix_flow.strategies.sql import filled, identifier
@@ -118,6 +119,10 @@ class PostgresDialect(SqlDialect):
 
     def row_hash(self, columns: Columns) -> exp.Expr:
         return row_hash(columns)
+
+    def conversion_clause(self, item: ColumnSpec) -> str:
+        native = self.native_type(item.type)
+        return f"{self.type_clause(item)} USING CAST({self.quote(item.name)} AS {native})"
 
     def analyze_sql(self, table: exp.Table) -> str | None:
         return f"ANALYZE {self.render(table)}"

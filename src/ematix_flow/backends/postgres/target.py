@@ -99,7 +99,8 @@ class PostgresTarget(RelationalTarget):
         """Two processes that create the same at once: the one that loses the race looks again."""
 
         def change(attempt: int) -> None:
-            wanted = plan if attempt == 0 else self.plan_table(table, self.inspect(table))
+            again = attempt > 0 and plan.changes
+            wanted = self.plan_table(table, self.inspect(table)) if again else plan
             super(PostgresTarget, self).change_table(table, wanted)
 
         _retried(change)
@@ -167,6 +168,13 @@ class PostgresTarget(RelationalTarget):
             if isinstance(error, RowRejected):
                 raise with_columns(error, load.table) from error.__cause__
             raise
+
+    def before_change(self, session: SqlSession, load: Load) -> None:
+        """The lock comes before the transaction's snapshot, so that what others did is seen in full."""
+        table = load.table
+        if ("create_table", table.label) not in [(c.action, c.subject) for c in load.changes.changes]:
+            name = self.dialect.render(self.dialect.table(table.schema, table.name))
+            session.execute(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
 
     def _exactly(self, load: Load, rows: SameDatabaseRows) -> SameDatabaseRows:
         with self.apply_session(load) as session:

@@ -108,6 +108,14 @@ class SQLiteDialect(SqlDialect):
             return self._check(f"{name} is JSON", "json_valid({v})", name)
         return ""
 
+    def by_hand(self, table: str, clauses: str) -> str:
+        if clauses.startswith("ADD COLUMN "):
+            return super().by_hand(table, clauses)
+        return f"create a new table as declared, copy the rows of {table} to it, drop {table} and rename it"
+
+    def converted(self, value: exp.Expr, item: ColumnSpec) -> exp.Expr:
+        return canonical(value, item.type, item.name)
+
     def _check(self, told: str, condition: str, column: str) -> str:
         """A constraint whose name is what SQLite says when it fails."""
         quoted = self.quote(column)

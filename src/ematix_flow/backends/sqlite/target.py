@@ -13,12 +13,14 @@ from ematix_flow.backends.base import LiveTable, Load, StagedPart, StagedRows, S
 from ematix_flow.backends.embedded import create_staging_folder, drop_folder
 from ematix_flow.backends.embedded_target import EmbeddedTarget
 from ematix_flow.backends.sql_session import SqlSession
+from ematix_flow.backends.sqlite.alter import alter_table, limits
 from ematix_flow.backends.sqlite.connection import target_error
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect, require_ordered, table_name
 from ematix_flow.backends.sqlite.session import SQLiteSession, reading, writing
 from ematix_flow.backends.sqlite.staging import TABLE, SQLiteStaging, part_table_sql
 from ematix_flow.backends.sqlite.types import canonical_type
 from ematix_flow.backends.sqlite.values import stored
+from ematix_flow.backends.table_diff import TableDiff
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -49,7 +51,8 @@ class SQLiteTarget(EmbeddedTarget):
 
     def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
         name = {"name": table_name(table.schema, table.name)}
-        kind = session.fetch("SELECT type FROM main.sqlite_master WHERE lower(name) = lower(:name)", name)
+        named = "SELECT type, sql FROM main.sqlite_master WHERE lower(name) = lower(:name)"
+        kind = session.fetch(named, name)
         if not kind:
             return None
         if kind[0][0] != "table":
@@ -57,18 +60,29 @@ class SQLiteTarget(EmbeddedTarget):
                 f"{table.label} is a {kind[0][0]} in {self.file.path}, not a table",
                 next_step="choose another name for the target",
             )
-        declared = {c.name.lower(): c.name for c in table.columns}  # names differ in case by accident
-        columns, native, key = [], {}, {}
-        sql = "SELECT name, type, \"notnull\", pk FROM pragma_table_info(:name, 'main')"
-        for found, type_name, not_null, position in session.fetch(sql, name):
+        # names differ in case by accident
+        declared = {c.name.lower(): c.name for c in table.with_load_columns().columns}
+        columns: list[ColumnSpec] = []
+        native, key = {}, {}
+        sql = "SELECT name, type, \"notnull\", pk, dflt_value FROM pragma_table_info(:name, 'main')"
+        for found, type_name, not_null, position, default in session.fetch(sql, name):
             spelled = declared.get(found.lower(), found)
             meaning = canonical_type(type_name) or DataType("text")
-            columns.append(ColumnSpec(spelled, meaning, nullable=not not_null and not position))
+            # a column that fills itself asks nothing of a load that does not know it
+            fills_itself = default is not None and found.lower() not in declared
+            columns.append(
+                ColumnSpec(spelled, meaning, nullable=fills_itself or (not not_null and not position))
+            )
             native[spelled] = type_name
             if position:
                 key[position] = spelled
         unique = self._unique(session, name, declared)
-        return LiveTable(tuple(columns), tuple(key[p] for p in sorted(key)), unique, native)
+        primary = tuple(key[p] for p in sorted(key))
+        checked = limits(self.dialect, kind[0][1], columns)
+        return LiveTable(tuple(columns), primary, unique, native, limits=checked)
+
+    def alterations(self, session: SqlSession, diff: TableDiff) -> list[TableChange]:
+        return alter_table(session, self.dialect, diff)
 
     def _unique(
         self, session: SqlSession, name: dict[str, str], declared: dict[str, str]

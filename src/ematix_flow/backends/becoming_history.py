@@ -1,0 +1,108 @@
+"""A table of plain rows that becomes one of versions (scd2): each row is the first version of its key.
+
+It begins at the row's event, where the load knows one, else when the row was loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlglot import exp
+
+from ematix_flow.backends.base import LiveTable
+from ematix_flow.backends.sql_session import SqlDialect
+from ematix_flow.spec.tables import (
+    DELETED_AT,
+    EVENT_AT,
+    IS_CURRENT,
+    LOADED_AT,
+    ROW_HASH,
+    VALID_FROM,
+    VALID_TO,
+    TableSpec,
+)
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.matching import Matching
+from ematix_flow.strategies.sql import column
+
+COLUMNS = (VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH)
+_MOMENT, _BOOLEAN = DataType("timestamp_tz"), DataType("boolean")
+_TICK = 0.000001
+
+
+def may_keep_versions(wanted: TableSpec) -> bool:
+    """Whether a load of this table means its versions, or declares their columns as its own."""
+    return wanted.keeps_versions or set(COLUMNS) <= set(wanted.column_names)
+
+
+def keeps_versions(live: LiveTable) -> bool:
+    there = {c.name: c for c in live.columns}
+    return all(name in there for name in COLUMNS) and not there[VALID_FROM].nullable
+
+
+def is_due(wanted: TableSpec, live: LiveTable) -> bool:
+    """Whether rows must become versions. A switch that was broken off half way is still due."""
+    if not wanted.keeps_versions:
+        return False
+    return not keeps_versions(live) or (
+        VALID_FROM in wanted.primary_key and VALID_FROM not in live.primary_key
+    )
+
+
+def fills(
+    dialect: SqlDialect, wanted: TableSpec, live: LiveTable, matching: Matching
+) -> Mapping[str, exp.Expr]:
+    """What the columns of versions hold for the rows that are there."""
+    there = {c.name for c in live.columns}
+    begins: exp.Expr = column(LOADED_AT)
+    if matching.event is not None and matching.event in there:
+        event = dialect.moment(column(matching.event), wanted.column(matching.event).type)
+        begins = exp.func("COALESCE", event, begins)
+    ends: exp.Expr = dialect.literal(None, _MOMENT)
+    is_open: exp.Expr = dialect.literal(True, _BOOLEAN)
+    if DELETED_AT in there and DELETED_AT not in wanted.column_names:  # a row that was marked as deleted
+        gone = column(DELETED_AT)
+        after = exp.GT(this=gone.copy(), expression=begins.copy())
+        at_once = dialect.shifted(begins.copy(), _TICK)
+        is_alive = exp.Is(this=gone.copy(), expression=exp.Null())
+        ends = exp.Case(
+            ifs=[exp.If(this=is_alive, true=ends), exp.If(this=after, true=gone)], default=at_once
+        )
+        is_open = exp.Case(
+            ifs=[exp.If(this=is_alive.copy(), true=is_open)], default=dialect.literal(False, _BOOLEAN)
+        )
+    return {
+        VALID_FROM: begins,
+        VALID_TO: ends,
+        IS_CURRENT: is_open,
+        ROW_HASH: content(dialect, wanted, live, matching.compare),
+    }
+
+
+def content(dialect: SqlDialect, wanted: TableSpec, live: LiveTable, names: Sequence[str]) -> exp.Expr:
+    """`row_hash` of the rows as they are, each value as its declared type; a new column is null."""
+    there = {c.name: c.type for c in live.columns}
+    values = []
+    for name in names:
+        if name in there:
+            item = wanted.column(name)
+            as_is = dialect.holds(item.type, there[name], live.native.get(name))
+            value: exp.Expr = column(name) if as_is else dialect.converted(column(name), item)
+            values.append((name, item.type, value))
+    return dialect.row_hash(values)
+
+
+def way_back(dialect: SqlDialect, wanted: TableSpec, live: LiveTable) -> str:
+    """Why versions never become plain rows by themselves, and how a person makes it so."""
+    table = dialect.render(dialect.table(wanted.schema, wanted.name))
+    current = f"{dialect.quote(IS_CURRENT)} = {dialect.render(dialect.literal(False, _BOOLEAN))}"
+    key = [name for name in live.primary_key if name not in (VALID_FROM, EVENT_AT)]
+    clauses = [live.drops[live.primary_key]] if live.primary_key in live.drops else []
+    clauses += [f"DROP COLUMN {dialect.quote(name)}" for name in COLUMNS]
+    if key:
+        clauses.append(f"ADD PRIMARY KEY ({', '.join(dialect.quote(name) for name in key)})")
+    return (
+        f"{wanted.label} keeps versions of its rows (scd2), and this load would lose them. "
+        f"Declare mode='scd2', or load another table. By hand: DELETE FROM {table} WHERE {current}; "
+        + dialect.by_hand(table, ", ".join(clauses))
+    )

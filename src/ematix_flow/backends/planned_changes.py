@@ -1,0 +1,82 @@
+"""What was found about a table, as the plan that is shown, and that a load compares anew before it acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ematix_flow.backends.alterations import CannotAlter
+from ematix_flow.backends.base import DiffLine, Load, TableChange, TablePlan
+from ematix_flow.backends.sql_session import SqlDialect
+from ematix_flow.backends.table_diff import TableDiff
+from ematix_flow.backends.table_plans import unique_groups
+from ematix_flow.errors import SchemaMismatch
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.strategies.matching import Matching
+
+
+def planned(diff: TableDiff, alterations: Callable[[], list[TableChange]]) -> TablePlan:
+    changes: list[TableChange] = []
+    if diff.is_pending:
+        try:
+            changes = alterations()
+        except CannotAlter as error:
+            told = f"{diff.wanted.label} cannot be changed without losing a part of it: {error}"
+            diff.refuse("table", told)
+    return TablePlan(
+        tuple(changes),
+        tuple(diff.differences),
+        tuple(diff.lines),
+        tuple(diff.stops),
+        diff.becomes_history,
+    )
+
+
+def created_lines(dialect: SqlDialect, table: TableSpec) -> tuple[DiffLine, ...]:
+    """A table that is not there yet: everything is added."""
+    lines = [
+        DiffLine("+", c.name, now=dialect.shown_type(c.type) + ("" if c.nullable else " NOT NULL"))
+        for c in table.columns
+    ]
+    keys = [("primary key", table.primary_key)] if table.primary_key else []
+    keys += [("unique", group) for group in unique_groups(table)]
+    return (*lines, *[DiffLine("+", f"{kind} ({', '.join(names)})") for kind, names in keys])
+
+
+def joined_plans(first: TablePlan, second: TablePlan, beside: str) -> TablePlan:
+    """The plans of a table and of the one beside it; their schema is made once."""
+    known = {change.sql for change in first.changes}
+    extra = tuple(change for change in second.changes if change.sql not in known)
+    lines = tuple(DiffLine(x.mark, f"{beside}: {x.subject}", x.was, x.now) for x in second.diff)
+    return TablePlan(
+        first.changes + extra,
+        first.differences + second.differences,
+        first.diff + lines,
+        first.stops + second.stops,
+        first.becomes_history,
+    )
+
+
+def matched_by_key(table: TableSpec) -> Matching:
+    """How rows are matched when no load says more: by the key, compared in all other columns."""
+    keys = table.merge_keys or table.primary_key
+    return Matching(keys=keys, compare=tuple(n for n in table.column_names if n not in keys))
+
+
+def still_needed(load: Load, found: TablePlan) -> Sequence[TableChange]:
+    """Of what was planned, the changes that nobody has made meanwhile."""
+    agreed, declined = (
+        {(change.action, change.subject) for change in changes}
+        for changes in (load.changes.changes, load.changes.declined)
+    )
+    other = [c for c in found.changes if (c.action, c.subject) not in agreed | declined]
+    refused = [text for text in found.differences if text not in load.changes.differences]
+    if other or refused:
+        told = refused or [f"{c.action.replace('_', ' ')} {c.subject}" for c in other]
+        raise SchemaMismatch(
+            f"{load.table.label} was changed by another process after this run was planned: "
+            + "; ".join(told),
+            where=load.table.where,
+            state=f"{load.table.label} is unchanged",
+            next_step="run it again",
+        )
+    return [c for c in found.changes if (c.action, c.subject) in agreed]

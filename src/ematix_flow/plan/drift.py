@@ -1,0 +1,60 @@
+"""What the declared policy makes of the difference between a declared table and the live one.
+
+``error`` (the default) stops and shows the difference, ``warn`` changes nothing and loads what can still be
+loaded exactly, ``evolve`` makes the changes that lose nothing. A table that is not there is always created.
+"""
+
+from __future__ import annotations
+
+from ematix_flow.backends.base import TablePlan
+from ematix_flow.errors import SchemaMismatch
+from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.tables import TableSpec
+
+_CREATION = ("create_schema", "create_table", "create_folder")
+
+
+def judge_drift(
+    policy: str, table: TableSpec, found: TablePlan, where: SourceLocation | None
+) -> tuple[TablePlan, tuple[str, ...]]:
+    """The changes that the load will make, and what to warn of."""
+    evolving = [change for change in found.changes if change.action not in _CREATION]
+    if not evolving and not found.differences:
+        return found, ()
+    if policy == "evolve" and not found.differences:
+        return found, ()
+    if policy == "warn":
+        if found.becomes_history and not found.differences:
+            return found, (f"{table.label} becomes a table of versions: {_told(found)}",)
+        # a column that only a change would add is never loaded
+        if not found.stops and not any(change.action == "add_column" for change in evolving):
+            created = tuple(change for change in found.changes if change.action in _CREATION)
+            kept = TablePlan(created, found.differences, found.diff, declined=tuple(evolving))
+            return kept, (f"{table.label} differs from its declaration: {_told(found)}",)
+    raise SchemaMismatch(
+        f"{table.label} differs from its declaration:\n" + "\n".join(_lines(found)),
+        where=table.where or where,
+        state=f"{table.label} is unchanged",
+        next_step=_next_step(policy, found, bool(evolving)),
+    )
+
+
+def _lines(found: TablePlan) -> list[str]:
+    """The diff; a backend that draws none tells its differences and changes in words."""
+    if found.diff:
+        return [f"  {line}" for line in found.diff]
+    changes = [f"  + {change.subject}" for change in found.changes if change.action not in _CREATION]
+    return changes + [f"  ! {text}" for text in found.differences]
+
+
+def _told(found: TablePlan) -> str:
+    return "; ".join(line.strip() for line in _lines(found) if not line.strip().startswith("="))
+
+
+def _next_step(policy: str, found: TablePlan, mends: bool) -> str:
+    if found.differences:
+        rest = ", then on_drift='evolve' does the rest" if mends and policy != "evolve" else ""
+        return f"change the table by hand where it says !, or the declaration{rest}"
+    if found.becomes_history:
+        return "set on_drift='evolve': the rows become the first versions of their keys"
+    return "set on_drift='evolve' and run it again: it loses nothing"
