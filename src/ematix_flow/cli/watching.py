@@ -22,6 +22,7 @@ _SECONDS_BETWEEN_LINES = 5.0
 _STAGES = {
     "start Spark": "starting Spark",
     "prepare": "preparing the table",
+    "read": "reading",
     "copy": "copying",
     "transform": "computing",
     "apply": "committing",

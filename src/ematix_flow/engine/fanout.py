@@ -19,7 +19,7 @@ from ematix_flow.engine import tasks
 from ematix_flow.engine.execute import ALREADY_APPLIED, TargetRun, load_of, source_of
 from ematix_flow.engine.frames import agreed_types, ranged, source_frame
 from ematix_flow.engine.progress import watch
-from ematix_flow.engine.results import TargetResult, unexpected
+from ematix_flow.engine.results import TargetResult, failed
 from ematix_flow.errors import FlowError
 from ematix_flow.observe.listener import Listener
 from ematix_flow.plan.definition import ApplyRows, CopyRows, Plan, PrepareTable, TransformRows
@@ -216,9 +216,7 @@ class _FanOut:
             if label not in self.runs:
                 found.append(TargetResult(*about, "skipped", ALREADY_APPLIED))
             elif label in self.failures:
-                error = self.failures[label]
-                known = error if isinstance(error, FlowError) else unexpected(error)
-                found.append(TargetResult(*about, "failed", known.what, error=known.to_json()))
+                found.append(failed(*about, self.failures[label]))
             elif label in self.done:
                 found.append(self.runs[label].result())
         return found

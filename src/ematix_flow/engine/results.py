@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ematix_flow.errors import LoadError
+from ematix_flow.errors import FlowError, LoadError
 
 Status = Literal["succeeded", "skipped", "failed"]
 
@@ -16,7 +16,7 @@ class TargetResult:
 
     target: str
     mode: str
-    path: str
+    path: str  # empty when the target could not even be asked
     status: Status
     reason: str | None = None  # why it was skipped, or the error
     rows_read: int = 0
@@ -79,7 +79,7 @@ class RunResult:
 
     @property
     def path(self) -> str:
-        return ", ".join(dict.fromkeys(t.path for t in self.targets))
+        return ", ".join(dict.fromkeys(t.path for t in self.targets if t.path))
 
     @property
     def reason(self) -> str | None:
@@ -112,6 +112,12 @@ class RunResult:
         head = "<tr><th>target</th><th>mode</th><th>path</th><th>status</th><th>inserted</th><th></th></tr>"
         title = f"<b>{escape(self.pipeline)}</b> {self.status} in {self.seconds:.1f} s"
         return f"{title}<table>{head}{cells}</table>"
+
+
+def failed(target: str, mode: str, path: str, error: Exception) -> TargetResult:
+    """The result of a target whose load this error ended."""
+    known = error if isinstance(error, FlowError) else unexpected(error)
+    return TargetResult(target, mode, path, "failed", known.what, error=known.to_json())
 
 
 def unexpected(error: Exception) -> LoadError:

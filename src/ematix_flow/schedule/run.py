@@ -10,7 +10,7 @@ import datetime as dt
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from ematix_flow.engine.execute import ALREADY_APPLIED, execute_target
 from ematix_flow.engine.failures import translate
 from ematix_flow.engine.fanout import execute_targets
-from ematix_flow.engine.results import RunResult, Status, TargetResult
+from ematix_flow.engine.results import RunResult, Status, TargetResult, failed
 from ematix_flow.errors import (
+    CannotConnect,
     ConfigError,
     DeclarationError,
     EngineError,
@@ -187,18 +188,19 @@ def _locked_run(declared: DeclaredPipeline, context: RunContext, attempt: _Attem
         listener.note(text)
 
     with ExitStack() as locks:
+        unreachable = _lock(spec, world, run_id, locks)
+        if not unreachable:  # else not every ledger can be asked: the next run settles
+            settle_interrupted(spec, world, context.run_log, str(run_id), note)
         for target in spec.targets:
-            locks.enter_context(world.target(target.connection).lock(spec.name, target.label, run_id))
-        settle_interrupted(spec, world, context.run_log, str(run_id), note)
-        for target in spec.targets:
-            for left in world.target(target.connection).sweep(spec.name, target.label):
-                note(f"removed staging that an interrupted run had left: {left}")
-        batch = _batch(spec, world, context, attempt, note)
-        plan = build_plan(declared, world)
+            if target.label not in unreachable:
+                for left in world.target(target.connection).sweep(spec.name, target.label):
+                    note(f"removed staging that an interrupted run had left: {left}")
+        batch = _batch(spec, world, context, attempt, unreachable, note)
+        plan = build_plan(declared, world, without=unreachable)
         listener.planned(plan)
         for told in dict.fromkeys(text for target in plan.targets for text in target.warnings):
             note(told)
-        results = _run_targets(plan, world, context, attempt, batch)
+        results = _run_targets(plan, world, context, attempt, batch, unreachable)
         seconds = time.monotonic() - attempt.started
         loaded = RunResult(spec.name, str(run_id), _status(results), tuple(results), seconds, attempt.number)
         post = run_post_transforms(declared, plan, world, loaded, context, run_pipeline)
@@ -214,13 +216,31 @@ def _locked_run(declared: DeclaredPipeline, context: RunContext, attempt: _Attem
     )
 
 
+def _lock(spec: PipelineSpec, world: World, run_id: uuid.UUID, locks: ExitStack) -> dict[str, FlowError]:
+    """Lock every target. Those that cannot be reached are the answer, when the others are to go on."""
+    unreachable: dict[str, FlowError] = {}
+    for target in spec.targets:
+        try:
+            locks.enter_context(world.target(target.connection).lock(spec.name, target.label, run_id))
+        except CannotConnect as error:
+            unreachable[target.label] = error
+            if not spec.continue_on_target_failure or len(unreachable) == len(spec.targets):
+                raise
+    return unreachable
+
+
 def _batch(
-    spec: PipelineSpec, world: World, context: RunContext, attempt: _Attempt, note: Callable[[str], None]
+    spec: PipelineSpec,
+    world: World,
+    context: RunContext,
+    attempt: _Attempt,
+    unreachable: Mapping[str, FlowError],
+    note: Callable[[str], None],
 ) -> str:
     """The key to load under: with several targets that of the last run, when it left some of them out."""
     if len(spec.targets) == 1:
         return attempt.batch
-    left = None if context.slot else unfinished_batch(spec, world, context.run_log)
+    left = None if context.slot else unfinished_batch(spec, world, context.run_log, unreachable)
     if left is not None and left.batch != attempt.batch:
         note(str(left))
     batch = attempt.batch if left is None else left.batch
@@ -229,18 +249,29 @@ def _batch(
 
 
 def _run_targets(
-    plan: Plan, world: World, context: RunContext, attempt: _Attempt, batch: str
+    plan: Plan,
+    world: World,
+    context: RunContext,
+    attempt: _Attempt,
+    batch: str,
+    unreachable: Mapping[str, FlowError],
 ) -> list[TargetResult]:
     """All targets in order. With several, a failure is kept and the policy decides what becomes of it."""
     run_id, listener = attempt.run_id, context.listener
-    if len(plan.targets) == 1:
-        target = plan.targets[0]
-        result = execute_target(plan, target, world, run_id=run_id, batch_key=batch, listener=listener)
+    if plan.shared is None:
+        only = plan.targets[0]
+        result = execute_target(plan, only, world, run_id=run_id, batch_key=batch, listener=listener)
         return [_committed_before(result, attempt, batch)]
     is_new = attempt.number == 1 and batch == attempt.batch and context.slot is None
-    there = [] if is_new or plan.targets[0].range else committed_targets(plan.pipeline, world, None, batch)
+    there: list[str] = []
+    if not is_new and plan.targets[0].range is None:
+        there = committed_targets(plan.pipeline, world, None, batch, unreachable)
     results = execute_targets(plan, world, run_id=run_id, batch_key=batch, listener=listener, committed=there)
-    return [_committed_before(result, attempt, batch) for result in results]
+    found = {result.target: _committed_before(result, attempt, batch) for result in results}
+    for target in plan.pipeline.targets:
+        if target.label in unreachable:
+            found[target.label] = failed(target.label, target.mode, "", unreachable[target.label])
+    return [found[target.label] for target in plan.pipeline.targets if target.label in found]
 
 
 def _committed_before(result: TargetResult, attempt: _Attempt, batch: str) -> TargetResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from ematix_flow.plan.world import World
@@ -53,26 +53,34 @@ class Unfinished:
         )
 
 
-def unfinished_batch(spec: PipelineSpec, world: World, run_log: RunLog) -> Unfinished | None:
+def unfinished_batch(
+    spec: PipelineSpec, world: World, run_log: RunLog, unreachable: Collection[str] = ()
+) -> Unfinished | None:
     """What the last run left to finish. Called with the locks held, after interrupted runs are settled.
 
-    An incremental pipeline has nothing to finish: each target goes on from its own watermark.
+    An incremental pipeline has nothing to finish: each target goes on from its own watermark. A target
+    that is ``unreachable`` now counts as missing.
     """
     if len(spec.targets) == 1 or spec.source.watermark_column is not None:
         return None
     last = run_log.last_batch(spec.name)
     if last is None or last.batch is None or last.status in ("running", "succeeded", "skipped"):
         return None
-    committed = committed_targets(spec, world, last.run_id, last.batch)
+    committed = committed_targets(spec, world, last.run_id, last.batch, unreachable)
     missing = tuple(t.label for t in spec.targets if t.label not in committed)
     return Unfinished(last.batch, last, tuple(committed), missing) if committed and missing else None
 
 
 def committed_targets(
-    spec: PipelineSpec, world: World, run_id: str | None, batch: str | None = None
+    spec: PipelineSpec,
+    world: World,
+    run_id: str | None,
+    batch: str | None = None,
+    unreachable: Collection[str] = (),
 ) -> list[str]:
     """The targets whose ledger holds this batch, or one of this run."""
-    return [t.label for t in spec.targets if _holds(spec, t, world, run_id, batch)]
+    asked = [target for target in spec.targets if target.label not in unreachable]
+    return [target.label for target in asked if _holds(spec, target, world, run_id, batch)]
 
 
 def _holds(

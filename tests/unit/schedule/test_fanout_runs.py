@@ -11,8 +11,18 @@ from typing import Any
 
 import pytest
 
-from ematix_flow import BigInt, Pipeline, SQLiteConnection, Target, Text, ematix, faults, register_connection
-from ematix_flow.errors import LoadError, PlanError, SourceFailed
+from ematix_flow import (
+    BigInt,
+    Pipeline,
+    PostgresConnection,
+    SQLiteConnection,
+    Target,
+    Text,
+    ematix,
+    faults,
+    register_connection,
+)
+from ematix_flow.errors import CannotConnect, LoadError, PlanError, SourceFailed
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.plan.fanout import widest
 from ematix_flow.schedule.context import run_context
@@ -125,6 +135,23 @@ def test_a_run_that_failed_everywhere_or_nowhere_leaves_nothing_to_finish(databa
     assert declare().sync().notes == ()
     assert declare().sync().notes == ()
     assert counts(database) == (4, 4)
+
+
+def test_a_target_that_cannot_be_reached_fails_alone_when_the_others_are_to_go_on(database: Path) -> None:
+    down = PostgresConnection(name="down", url="postgres://nobody@127.0.0.1:1/nothing")
+    register_connection(down)
+    targets = [Target(connection="down", table=Strict), Target(connection="shop", table=Loose)]
+    with pytest.raises(CannotConnect):
+        declare(targets=targets, source_connection="shop").sync()
+    assert count(database, "loose") == 0
+    load = declare(targets=targets, source_connection="shop", continue_on_target_failure=True)
+    for expected in ("succeeded", "skipped"):  # the second time, what is left to finish is still down
+        result = load.sync()
+        assert [(t.target, t.status) for t in result.targets] == [
+            ("down:mart.strict", "failed"),
+            ("shop:mart.loose", expected),
+        ]
+        assert (result.status, count(database, "loose")) == ("failed", 2)
 
 
 def test_a_scheduled_slot_has_a_batch_of_its_own(database: Path) -> None:
