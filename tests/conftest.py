@@ -41,7 +41,11 @@ def pytest_configure() -> None:
     settings.load_profile("busy")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "long" not in config.option.markexpr and not any("::" in given for given in config.args):
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
     for item in items:
         needed = {MARKS[name] for name in getattr(item, "fixturenames", ()) if name in MARKS}
         if needed and UNIT in item.path.parents:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import psycopg
 import pytest
 
 from ematix_flow import (
@@ -183,27 +182,6 @@ def test_sigkill_on_sqlite_leaves_before_or_after_and_the_next_run_is_exact(
     with open_run_log(env=os.environ, reading=True) as log:
         statuses = [record.status for record in log.list()]
     assert statuses[1] == ("succeeded" if point in COMMITTED else "interrupted")
-
-
-@pytest.mark.parametrize("point", [*APPLIED, *RECORDED])
-def test_sigkill_on_postgres_leaves_before_or_after_and_the_next_run_is_exact(
-    tmp_path: Path, pg_database: str, point: str
-) -> None:
-    write_module(tmp_path, "postgres", "url", pg_database, "append")
-    with psycopg.connect(pg_database, autocommit=True) as connection:
-        connection.execute(
-            "CREATE TABLE events AS SELECT n AS id, (n / 3)::int AS at FROM generate_series(0, 9) n"
-        )
-        assert run_in_a_process(tmp_path).stdout.strip() == "succeeded"
-        connection.execute("INSERT INTO events SELECT n, (n / 3)::int FROM generate_series(10, 19) n")
-        killed = run_in_a_process(tmp_path, point)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-        found = [row[0] for row in connection.execute("SELECT id FROM copied.events ORDER BY 1").fetchall()]
-        assert found == list(range(20 if point in COMMITTED else 10))
-        again = run_in_a_process(tmp_path)
-        assert again.returncode == 0, again.stderr
-        found = [row[0] for row in connection.execute("SELECT id FROM copied.events ORDER BY 1").fetchall()]
-        assert found == list(range(20))
 
 
 STAGED_MODULE = """
