@@ -22,7 +22,9 @@ _COLUMNS = (
     Column("path"),
     Column("read", right=True),
     Column("inserted", right=True),
+    Column("updated", right=True),
     Column("deleted", right=True),
+    Column("unchanged", right=True),
     Column("seconds", right=True),
     Column("reason", wraps=True),
 )
@@ -37,15 +39,26 @@ def write_outcomes(outcomes: Sequence[Outcome], registry: Registry, *, as_json: 
 
 def outcome_table(outcomes: Sequence[Outcome], registry: Registry, *, stream: TextIO) -> str:
     """One line each. Where a terminal is too narrow for the reasons, they stand below the table."""
-    rows = [_row(outcome, registry) for outcome in outcomes]
+    columns, rows = _shown([_row(outcome, registry) for outcome in outcomes])
     width = width_of(stream)
-    table = render_table(_COLUMNS[:-1], [row[:-1] for row in rows], stream=stream)
+    table = render_table(columns[:-1], [row[:-1] for row in rows], stream=stream)
     reasons = [(row[0], row[-1]) for row in rows if row[-1]]
     longest = max((len(str(reason)) for _, reason in reasons), default=0)
-    if width is None or table_width(_COLUMNS[:-1], rows) + longest + 2 <= width:
-        return render_table(_COLUMNS, rows, stream=stream)
+    if width is None or table_width(columns[:-1], rows) + longest + 2 <= width:
+        return render_table(columns, rows, stream=stream)
     below = [f"  {line}" for name, why in reasons for line in textwrap.wrap(f"{name}: {why}", width - 4)]
     return "\n".join([table, "", *below]) if below else table
+
+
+def _shown(rows: list[tuple[object, ...]]) -> tuple[list[Column], list[tuple[object, ...]]]:
+    """Without the counts that no row has anything to say about: an append updates nothing."""
+    silent = ("updated", "deleted", "unchanged")
+    kept = [
+        place
+        for place, column in enumerate(_COLUMNS)
+        if column.name not in silent or any(row[place] not in ("", "0") for row in rows)
+    ]
+    return [_COLUMNS[place] for place in kept], [tuple(row[place] for place in kept) for row in rows]
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
@@ -72,7 +85,8 @@ def _row(outcome: Outcome, registry: Registry) -> tuple[object, ...]:
     mode = ", ".join(dict.fromkeys(target.mode for target in targets))
     result, status = outcome.result, outcome.status.replace("_", " ")
     if result is None:
-        return outcome.pipeline, status, mode, "", "", "", "", "", _reason(outcome.error, outcome.reason)
+        empty = ("",) * (len(_COLUMNS) - 4)
+        return outcome.pipeline, status, mode, *empty, _reason(outcome.error, outcome.reason)
     return (
         outcome.pipeline,
         status,
@@ -80,7 +94,9 @@ def _row(outcome: Outcome, registry: Registry) -> tuple[object, ...]:
         result.path,
         count(result.rows_read),
         count(result.rows_inserted),
+        count(result.rows_updated),
         count(result.rows_deleted),
+        count(result.rows_unchanged),
         f"{result.seconds:.1f}",
         outcome.reason,
     )

@@ -15,6 +15,7 @@ from ematix_flow.observe.listener import Listener
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from ematix_flow.engine.results import RunResult
     from ematix_flow.plan.definition import Plan
     from ematix_flow.schedule.dag import Outcome
 
@@ -190,12 +191,25 @@ def summary(outcome: Outcome) -> str:
         return "failed"
     if result is None or outcome.status != "succeeded":
         return f"{outcome.status.replace('_', ' ')}: {outcome.reason}"
-    parts = [f"{result.rows_inserted:,} rows"]
-    if result.rows_deleted:
-        parts.append(f"in place of {result.rows_deleted:,}")
     start = sum(seconds for t in result.targets for name, seconds in t.seconds if name == "start Spark")
     spark = f", {start:.1f} of them to start Spark" if start >= 1 else ""
-    return f"{' '.join(parts)} in {result.seconds:.1f} s{spark} ({result.path})"
+    return f"{_rows(result)} in {result.seconds:.1f} s{spark} ({result.path})"
+
+
+def _rows(result: RunResult) -> str:
+    """What became of the rows, in as few words as the modes need."""
+    noun = "row" if result.rows_inserted == 1 else "rows"
+    if {t.mode for t in result.targets} & {"merge", "scd2"}:
+        counts = {
+            f"{noun} inserted": result.rows_inserted,
+            "updated": result.rows_updated,
+            "deleted": result.rows_deleted,
+            "unchanged": result.rows_unchanged,
+        }
+        told = [f"{number:,} {word}" for word, number in counts.items() if number or "inserted" in word]
+        return ", ".join(told)
+    instead = f" in place of {result.rows_deleted:,}" if result.rows_deleted else ""
+    return f"{result.rows_inserted:,} {noun}{instead}"
 
 
 def _spark_is_warm() -> bool:

@@ -78,6 +78,10 @@ class RunResult:
         return sum(t.rows_deleted for t in self.targets)
 
     @property
+    def rows_unchanged(self) -> int:
+        return sum(t.rows_unchanged for t in self.targets)
+
+    @property
     def path(self) -> str:
         return ", ".join(dict.fromkeys(t.path for t in self.targets if t.path))
 
@@ -96,6 +100,7 @@ class RunResult:
             "rows_inserted": self.rows_inserted,
             "rows_updated": self.rows_updated,
             "rows_deleted": self.rows_deleted,
+            "rows_unchanged": self.rows_unchanged,
             "targets": [t.to_json() for t in self.targets],
             "post": [{"step": label, "outcome": outcome} for label, outcome in self.post],
             "notes": list(self.notes),

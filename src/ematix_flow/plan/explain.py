@@ -51,7 +51,7 @@ def _strategy(plan: TargetPlan) -> str:
         )
         told += ", close those that the source lacks" if matching.deletes else ""
         ttl = matching.ttl_seconds
-        return told + (f", close what nothing has confirmed for {ttl:g} s" if ttl is not None else "")
+        return told + (f", close what nothing has confirmed for {ttl:,.0f} s" if ttl is not None else "")
     return {"append": "insert the rows", "truncate": "replace every row"}[plan.target.mode]
 
 

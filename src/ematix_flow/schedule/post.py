@@ -49,7 +49,7 @@ def run_post_transforms(
         result.run_id,
         result.rows_inserted,
         result.rows_updated,
-        sum(t.rows_unchanged for t in result.targets),
+        result.rows_unchanged,
     )
     outcomes = []
     for post in plan.post:

@@ -318,7 +318,7 @@ def _finish(run_log: RunLog, run_id: uuid.UUID, result: RunResult, failure: Flow
         rows_inserted=result.rows_inserted,
         rows_updated=result.rows_updated,
         rows_deleted=result.rows_deleted,
-        rows_unchanged=sum(t.rows_unchanged for t in result.targets),
+        rows_unchanged=result.rows_unchanged,
         source_from=first.source_from,
         source_to=first.source_to,
         error=failure,

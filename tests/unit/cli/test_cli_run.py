@@ -73,9 +73,9 @@ def test_one_pipeline_runs_and_its_result_is_a_table_on_stdout(flow, shop):
     assert done.code == 0
     header, row = done.out.splitlines()
     assert header.split() == [
-        *("pipeline", "status", "mode", "path", "read", "inserted", "deleted", "seconds", "reason")
+        *("pipeline", "status", "mode", "path", "read", "inserted", "seconds", "reason")
     ]
-    assert row.split()[:7] == ["orders", "succeeded", "append", "same_db", "3", "3", "0"]
+    assert row.split()[:6] == ["orders", "succeeded", "append", "same_db", "3", "3"]
     assert done.err.startswith("✓ orders  3 rows in ")
     assert loaded(shop) == [(1, "a"), (2, "b"), (3, None)]
 
