@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from ematix_flow.backends.base import Applied, Load, StagedRows, Target
+from ematix_flow.backends.base import Applied, Load, StagedRows, TablePlan, Target
 from ematix_flow.backends.conform import conform
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import SourceRange
@@ -38,12 +38,24 @@ def prepare(target: Target, table: TableSpec, matching: Matching | None = None) 
 
 
 def load_rows(
-    target: Target, load: Load, rows: Sequence[dict[str, Any]], *, parts: int = 1, drop: bool = True
+    target: Target,
+    load: Load,
+    rows: Sequence[dict[str, Any]],
+    *,
+    parts: int = 1,
+    drop: bool = True,
+    change: bool = True,
 ) -> Applied:
-    """Stage the rows in so many parts and apply them. The staging handle is pickled, as for a task."""
+    """Stage the rows in so many parts and apply them. The staging handle is pickled, as for a task.
+
+    Without ``change`` the table is left to the load's own transaction.
+    """
     import pyarrow as pa
 
-    prepare(target, load.table, load.matching if load.matching.keys else None)
+    if change:
+        prepare(target, load.table, load.matching if load.matching.keys else None)
+    else:
+        target.change_table(load.table, TablePlan())
     staging = target.create_staging(load, load.table.arrow_schema())
     in_task = pickle.loads(pickle.dumps(staging))
     staged = []
