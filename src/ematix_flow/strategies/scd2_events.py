@@ -13,6 +13,7 @@ from ematix_flow.spec.tables import (
     LOADED_AT,
     ROW_HASH,
     VALID_FROM,
+    VALID_TO,
     ColumnSpec,
     TableSpec,
 )
@@ -106,10 +107,18 @@ def _changes_now(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.
     is_open = exp.EQ(this=column(IS_CURRENT, "t"), expression=true.copy())
     target = aliased(dialect.table(table.schema, table.name), "t")
     is_new_key = exp.Is(this=column(keys[0], "t"), expression=exp.Null())
+    ended = (
+        exp.select(exp.Max(this=column(VALID_TO, "c")))
+        .from_(aliased(dialect.table(table.schema, table.name), "c"))
+        .where(*equal_keys(keys, "c", "s"))
+    )
+    begun = exp.Case(
+        ifs=[exp.If(this=is_new_key.copy(), true=exp.Subquery(this=ended))], default=column(VALID_FROM, "t")
+    )
     return (
         exp.select(
             *[column(n, "s") for n in names],
-            _now_after(dialect, incoming, column(VALID_FROM, "t")),
+            _now_after(dialect, incoming, begun),
             content(dialect, table, matching.compare, "s"),
             false.copy(),
             false.copy(),
@@ -123,7 +132,7 @@ def _changes_now(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.
 
 
 def _now_after(dialect: Dialect, incoming: Incoming, begun: exp.Expr) -> exp.Expr:
-    """The moment of this load; just after what has begun, should a clock have gone back."""
+    """The moment of this load; just after what has begun or ended, should a clock have gone back."""
     now = dialect.literal(incoming.loaded_at, _MOMENT)
     late = exp.GTE(this=begun.copy(), expression=now.copy())
     return exp.Case(ifs=[exp.If(this=late, true=dialect.shifted(begun.copy(), _TICK))], default=now)
@@ -140,13 +149,13 @@ def _unknown_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> e
     def ranked(alias: str) -> exp.Expr:
         return content(dialect, table, rest, alias) if rest else dialect.literal(b"", _BYTES)
 
-    dated = exp.select(
+    dated: exp.Expr = exp.select(
         *[column(n, "r") for n in (*names, AT)],
         exp.alias_(content(dialect, table, matching.compare, "r"), HASH, quoted=True),
         exp.alias_(ranked("r"), _RANK, quoted=True),
     ).from_(subquery(_not_stored(dialect, table, incoming), "r"))
     if matching.deletes is not None:
-        dated = _returning(dialect, table, incoming, dated)
+        dated = _with_returns(dialect, table, incoming, dated)
     by_moment = [dialect.comparable(column(k, "r"), table.column(k).type) for k in keys]
     place = exp.Window(
         this=exp.RowNumber(),
@@ -226,41 +235,54 @@ def _not_stored(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.S
     )
 
 
-def _returning(dialect: Dialect, table: TableSpec, incoming: Incoming, dated: exp.Select) -> exp.Select:
-    """A key that was deleted and is in the snapshot again holds from now on, whatever its event time."""
+def _with_returns(dialect: Dialect, table: TableSpec, incoming: Incoming, dated: exp.Expr) -> exp.Expr:
+    """The events, and each key that was deleted and is in the snapshot again without anything newer.
+
+    Such a key holds from now on, with its last row, whatever the event time of that.
+    """
     keys, companion = incoming.matching.keys, table.companion()
     assert companion is not None
-    true = dialect.literal(True, _BOOLEAN)
+    fields = (*table.column_names, AT, HASH, _RANK)
     closed = (
         exp.select(
             *[column(k, "c") for k in keys],
             exp.alias_(exp.Max(this=column(EVENT_AT, "c")), _CLOSED, quoted=True),
         )
         .from_(aliased(dialect.table(companion.schema, companion.name), "c"))
-        .where(exp.EQ(this=column(IS_DELETE, "c"), expression=true.copy()))
+        .where(exp.EQ(this=column(IS_DELETE, "c"), expression=dialect.literal(True, _BOOLEAN)))
         .group_by(*[column(k, "c") for k in keys])
     )
-    is_open = exp.EQ(this=column(IS_CURRENT, "o"), expression=true.copy())
-    was_closed = exp.and_(
-        exp.not_(exp.Is(this=column(_CLOSED, "d"), expression=exp.Null())),
-        exp.Is(this=column(keys[0], "o"), expression=exp.Null()),
-        exp.LTE(this=column(AT, "r"), expression=column(_CLOSED, "d")),
-    )
-    at = exp.Case(
-        ifs=[exp.If(this=was_closed, true=_now_after(dialect, incoming, column(_CLOSED, "d")))],
-        default=column(AT, "r"),
-    )
-    carried = (*table.column_names, HASH, _RANK)
-    return (
-        exp.select(*[column(n, "r") for n in carried], exp.alias_(at, AT, quoted=True))
-        .from_(subquery(dated, "r"))
-        .join(subquery(closed, "d"), on=exp.and_(*equal_keys(keys, "d", "r")), join_type="left")
-        .join(
-            aliased(dialect.table(table.schema, table.name), "o"),
-            on=exp.and_(is_open, *equal_keys(keys, "o", "r")),
-            join_type="left",
+    by_key = [dialect.comparable(column(k, "r"), table.column(k).type) for k in keys]
+    latest = [exp.Ordered(this=column(c, "r"), desc=True) for c in (AT, HASH, _RANK)]
+    place = exp.Window(this=exp.RowNumber(), partition_by=by_key, order=exp.Order(expressions=latest))
+    ranked = exp.select(*[column(f, "r") for f in fields], exp.alias_(place, _PLACE, quoted=True))
+    opened_since = exp.Exists(
+        this=exp.select("1")
+        .from_(aliased(dialect.table(table.schema, table.name), "v"))
+        .where(
+            *equal_keys(keys, "v", "n"),
+            exp.GT(this=column(VALID_FROM, "v"), expression=column(_CLOSED, "d")),
         )
     )
+    carried = [
+        exp.alias_(_now_after(dialect, incoming, column(_CLOSED, "d")), AT, quoted=True)
+        if f == AT
+        else column(f, "n")
+        for f in fields
+    ]
+    returned = (
+        exp.select(*carried)
+        .from_(subquery(ranked.from_(subquery(dated, "r"), copy=False), "n"), copy=False)
+        .join(subquery(closed, "d"), on=exp.and_(*equal_keys(keys, "d", "n")), copy=False)
+        .where(
+            exp.EQ(this=column(_PLACE, "n"), expression=exp.Literal.number(1)),
+            exp.LTE(this=column(AT, "n"), expression=column(_CLOSED, "d")),
+            exp.not_(opened_since),
+            copy=False,
+        )
+    )
+    events = exp.select(*[column(f, "r") for f in fields]).from_(subquery(dated, "r"), copy=False)
+    return exp.union(events, returned, distinct=False)
 
 
 def delete_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step | Guard]:
@@ -273,10 +295,22 @@ def delete_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> lis
     values: list[exp.Expr] = [
         column(c.name, "t") if c.name in keys else dialect.literal(None, c.type) for c in table.columns
     ]
+    begun: exp.Expr = column(VALID_FROM, "t")
+    companion = table.companion()
+    if companion is not None:  # the version may have been confirmed since, also for a time to come
+        confirmed = (
+            exp.select(exp.Max(this=column(EVENT_AT, "c")))
+            .from_(aliased(dialect.table(companion.schema, companion.name), "c"))
+            .where(
+                *equal_keys(keys, "c", "t"),
+                exp.GT(this=column(EVENT_AT, "c"), expression=column(VALID_FROM, "t")),
+            )
+        )
+        begun = exp.Coalesce(this=exp.Subquery(this=confirmed), expressions=[begun])
     select = (
         exp.select(
             *values,
-            _now_after(dialect, incoming, column(VALID_FROM, "t")),
+            _now_after(dialect, incoming, begun),
             dialect.literal(None, _BYTES),
             true.copy(),
             false.copy(),

@@ -40,8 +40,17 @@ _TEXT = {
 
 
 def register(connection: duckdb.DuckDBPyConnection) -> None:
-    """The one function that DuckDB lacks: JSON in its normal form."""
-    connection.create_function(_NORMAL_JSON, normal_json, ["VARCHAR"], "VARCHAR")
+    """The one function that DuckDB lacks: JSON in its normal form.
+
+    A database keeps it as long as someone in this process has it open, the user's own code for one.
+    """
+    import duckdb
+
+    try:
+        connection.create_function(_NORMAL_JSON, normal_json, ["VARCHAR"], "VARCHAR")
+    except duckdb.CatalogException as error:
+        if "already exists" not in str(error):
+            raise
 
 
 def row_hash(columns: Columns) -> exp.Expr:
