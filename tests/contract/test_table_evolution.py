@@ -11,7 +11,7 @@ from ematix_flow import DuckDBConnection, PostgresConnection, SQLiteConnection
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.spec.tables import TableSpec
-from ematix_flow.testing.evolution import HistoryContract
+from ematix_flow.testing.history import HistoryContract
 from tests.reading import read_table
 
 

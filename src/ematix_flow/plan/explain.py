@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ematix_flow.plan.definition import (
@@ -23,7 +24,9 @@ def describe_stage(stage: Stage, plan: TargetPlan) -> list[str]:
     if isinstance(stage, PrepareTable):
         if not stage.changes.changes:
             return [f"table {plan.table.label} is there and fits"]
-        return [f"{change.action.replace('_', ' ')} {change.subject}" for change in stage.changes.changes]
+        # a table that is rebuilt is so in several statements
+        told = [f"{change.action.replace('_', ' ')} {change.subject}" for change in stage.changes.changes]
+        return list(dict.fromkeys(told))
     if isinstance(stage, CopyRows):
         return [f"copy rows to staging with {_tasks(stage.tasks)}"]
     if isinstance(stage, TransformRows):
@@ -74,6 +77,12 @@ def describe_read(shared: SharedRead, targets: int) -> str:
     return f"once for {targets} targets: {how}" + (f"; {read}" if read else "")
 
 
+def describe_diff(stage: PrepareTable) -> list[str]:
+    """The declared table against the live one: + added, ~ changed, = left alone, ! refused."""
+    width = max((len(line.subject) for line in stage.changes.diff), default=0)
+    return [str(replace(line, subject=line.subject.ljust(width))).rstrip() for line in stage.changes.diff]
+
+
 def plan_to_text(plan: Plan, *, verbose: bool = False) -> str:
     """The plan as a person reads it."""
     spec = plan.pipeline
@@ -94,6 +103,8 @@ def plan_to_text(plan: Plan, *, verbose: bool = False) -> str:
             for text in describe_stage(stage, target):
                 number += 1
                 lines.append(f"  {number}. {text}")
+            if isinstance(stage, PrepareTable):
+                lines += [f"       {line}" for line in describe_diff(stage)]
             lines += [f"       {line}" for line in _stage_sql(stage, verbose)]
         lines += [f"warning   {text}" for text in target.warnings]
     lines += [f"then      {post.step.kind}: {post.step.label}" for post in plan.post]
@@ -136,6 +147,12 @@ def _target_json(target: TargetPlan) -> dict[str, Any]:
             for stage in target.stages
             if isinstance(stage, PrepareTable)
             for c in stage.changes.changes
+        ],
+        "diff": [
+            {"mark": line.mark, "subject": line.subject, "was": line.was or None, "now": line.now or None}
+            for stage in target.stages
+            if isinstance(stage, PrepareTable)
+            for line in stage.changes.diff
         ],
         "stages": [
             {"stage": type(stage).__name__, "does": describe_stage(stage, target)} for stage in target.stages

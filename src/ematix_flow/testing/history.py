@@ -1,0 +1,163 @@
+"""The suite about rows that were merged or appended and become the first versions of an scd2 table."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from ematix_flow.backends.base import Backend, Target
+from ematix_flow.spec.tables import (
+    IS_CURRENT,
+    LOADED_AT,
+    ROW_HASH,
+    VALID_FROM,
+    VALID_TO,
+    ColumnSpec,
+    Keeps,
+    TableSpec,
+)
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.matching import Matching
+from ematix_flow.strategies.row_hash import row_hash
+from ematix_flow.testing.evolution import (
+    BIG,
+    TEXT,
+    EvolutionContract,
+    evolving,
+    numeric,
+    table_of,
+    value_column,
+)
+from ematix_flow.testing.loads import load_rows, new_load
+
+_UTC = dt.timezone.utc
+
+
+class HistoryContract(EvolutionContract):
+    """Override ``backend`` and `read_rows`; the tests of `EvolutionContract` come along."""
+
+    def versions(self, backend: Backend, table: TableSpec) -> list[tuple[Any, ...]]:
+        found = self.read_rows(backend, table.with_load_columns())
+        shown = [(r["id"], r["value"], r[VALID_FROM], r[VALID_TO], r[IS_CURRENT]) for r in found]
+        return sorted(shown, key=str)
+
+    @pytest.mark.parametrize("mode", ["merge", "append"])
+    def test_rows_become_versions_that_begin_when_they_were_loaded(
+        self, backend: Backend, target: Target, mode: str
+    ) -> None:
+        table = table_of(value_column(TEXT))
+        matching = Matching(keys=("id",), compare=("value",), update=("value",))
+        first = new_load(table, mode, matching=matching)
+        load_rows(target, first, [{"id": i, "value": f"v{i}"} for i in (1, 2)])
+        history = replace(table, keeps="versions", merge_keys=("id",))
+        second = new_load(history, "scd2", matching=matching)
+        plan = target.plan_table(history, target.inspect(history), matching)
+        assert plan.becomes_history and plan.differences == ()
+        rows = [{"id": 1, "value": "v1"}, {"id": 2, "value": "changed"}, {"id": 3, "value": "new"}]
+        evolving(target, second, rows)
+        began, now = first.loaded_at, second.loaded_at
+        assert self.versions(backend, history) == [
+            (1, "v1", began, None, True),
+            (2, "changed", now, None, True),
+            (2, "v2", began, now, False),
+            (3, "new", now, None, True),
+        ]
+        for row in self.read_rows(backend, history.with_load_columns()):
+            assert row[ROW_HASH] == row_hash({"value": row["value"]}, {"value": TEXT})
+        assert self.fits(target, history, matching)
+
+    def test_rows_become_versions_that_begin_at_their_events(self, backend: Backend, target: Target) -> None:
+        def at(hour: int) -> dt.datetime:
+            return dt.datetime(2026, 1, 1, hour, tzinfo=_UTC)
+
+        table = table_of(value_column(TEXT), value_column(DataType("timestamp_tz"), name="at"))
+        merged = Matching(keys=("id",), compare=("value", "at"), update=("value", "at"))
+        load_rows(
+            target, new_load(table, "merge", matching=merged), [{"id": 1, "value": "noon", "at": at(12)}]
+        )
+        keeps: Keeps = "events"
+        history = replace(table, keeps=keeps, merge_keys=("id",))
+        matching = Matching(keys=("id",), compare=("value",), update=("value", "at"), order="at", event="at")
+        events = [
+            {"id": 1, "value": "noon", "at": at(12)},  # known
+            {"id": 1, "value": "evening", "at": at(18)},
+            {"id": 1, "value": "morning", "at": at(6)},  # late
+        ]
+        evolving(target, new_load(history, "scd2", matching=matching), events)
+        assert self.versions(backend, history) == [
+            (1, "evening", at(18), None, True),
+            (1, "morning", at(6), at(12), False),
+            (1, "noon", at(12), at(18), False),
+        ]
+        assert self.fits(target, history, matching)
+
+    def test_rows_marked_as_deleted_become_closed_versions(self, backend: Backend, target: Target) -> None:
+        keeps: Keeps = "soft_deletes"
+        table = replace(table_of(value_column(TEXT)), keeps=keeps, merge_keys=("id",))
+        matching = Matching(keys=("id",), compare=("value",), update=("value",), deletes="soft")
+        first = new_load(table, "merge", matching=matching)
+        load_rows(target, first, [{"id": 1, "value": "a"}, {"id": 2, "value": "b"}])
+        second = new_load(table, "merge", matching=matching, max_shrink=1.0)
+        load_rows(target, second, [{"id": 1, "value": "a"}])
+        history = replace(table, keeps="versions")
+        evolving(target, new_load(history, "scd2", matching=matching), [{"id": 1, "value": "a"}])
+        assert self.versions(backend, history) == [
+            (1, "a", first.loaded_at, None, True),
+            (2, "b", first.loaded_at, second.loaded_at, False),
+        ]
+
+    def test_a_soft_delete_column_is_added_to_merged_rows(self, target: Target) -> None:
+        table = table_of(value_column(TEXT))
+        load_rows(target, new_load(table), [{"id": 1, "value": "a"}])
+        keeps: Keeps = "soft_deletes"
+        plan = target.plan_table(replace(table, keeps=keeps), target.inspect(table))
+        assert [c.action for c in plan.changes] == ["add_column"] and plan.differences == ()
+
+    def test_keys_by_which_rows_were_merged_keep_their_versions_apart(
+        self, backend: Backend, target: Target
+    ) -> None:
+        columns = (ColumnSpec("id", BIG), value_column(TEXT))
+        table = TableSpec("contract", "evolving", columns, merge_keys=("id",))
+        matching = Matching(keys=("id",), compare=("value",), update=("value",))
+        load_rows(target, new_load(table, "merge", matching=matching), [{"id": 1, "value": "a"}])
+        history = replace(table, keeps="versions")
+        evolving(target, new_load(history, "scd2", matching=matching), [{"id": 1, "value": "b"}])
+        assert [row[:2] for row in self.versions(backend, history)] == [(1, "a"), (1, "b")]
+        assert self.fits(target, history, matching)
+
+    def test_several_rows_of_one_key_cannot_become_versions(self, target: Target) -> None:
+        table = TableSpec("contract", "evolving", (ColumnSpec("id", BIG), value_column(TEXT)))
+        load_rows(target, new_load(table), [{"id": 5, "value": "a"}, {"id": 5, "value": "b"}])
+        history = replace(table, keeps="versions", merge_keys=("id",))
+        plan = target.plan_table(history, target.inspect(history), Matching(keys=("id",), compare=("value",)))
+        assert any("several rows" in text for text in plan.differences)
+
+    def test_versions_do_not_become_plain_rows(self, target: Target) -> None:
+        table = table_of(value_column(TEXT))
+        history = replace(table, keeps="versions", merge_keys=("id",))
+        matching = Matching(keys=("id",), compare=("value",), update=("value",))
+        load_rows(target, new_load(history, "scd2", matching=matching), [{"id": 1, "value": "a"}])
+        plan = target.plan_table(table, target.inspect(table), matching)
+        (told,) = plan.differences
+        assert "keeps versions" in told and "mode='scd2'" in told and plan.stops
+
+    def test_a_whole_number_that_becomes_a_numeric_keeps_its_history(
+        self, backend: Backend, target: Target
+    ) -> None:
+        matching = Matching(keys=("id",), compare=("value",), update=("value",))
+
+        def history(data_type: DataType) -> TableSpec:
+            return replace(table_of(value_column(data_type)), keeps="versions", merge_keys=("id",))
+
+        narrow, wide = history(DataType("integer")), history(numeric(20, 2))
+        load_rows(target, new_load(narrow, "scd2", matching=matching), [{"id": 1, "value": 100}])
+        again = new_load(wide, "scd2", matching=matching)
+        applied = evolving(target, again, [{"id": 1, "value": Decimal("100.00")}])
+        assert applied.rows_inserted == 0
+        (row,) = self.read_rows(backend, wide.with_load_columns())
+        assert row[ROW_HASH] == row_hash({"value": Decimal("100.00")}, {"value": numeric(20, 2)})
+        assert row[LOADED_AT] < again.loaded_at
