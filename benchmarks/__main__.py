@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 
-from benchmarks.cases import CASES, CONTESTANTS, FLOW
+from benchmarks.cases import CASES, CHANGES, CONTESTANTS, FLOW
+from benchmarks.datasets import DATA, DATASETS, ORDERS
 from benchmarks.machine import busy
-from benchmarks.orders import DATA, ROWS_PER_SCALE
 from benchmarks.results import FOLDER, Result, save, standing
 from benchmarks.tables import remarks, terminal_table
 
@@ -29,13 +29,24 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = main.add_subparsers(dest="command", metavar="COMMAND")
     copy = commands.add_parser("copy", help="copy a table between two systems, against rivals")
-    copy.add_argument("--rows", type=_positive, default=ROWS_PER_SCALE, help="default: %(default)s")
+    copy.add_argument("--table", choices=DATASETS, default=ORDERS.name, help="default: %(default)s")
+    copy.add_argument("--rows", type=_positive, help="default: all of the published size")
     copy.add_argument("--case", action="append", choices=CASES, help="only this; may be given again")
-    copy.add_argument(
-        "--contestant", action="append", choices=CONTESTANTS, help="only this; may be given again"
+    changes = commands.add_parser("changes", help="bring changes into a table that is there, against rivals")
+    changes.add_argument("--case", action="append", choices=CHANGES, help="only this; may be given again")
+    changes.add_argument(
+        "--size",
+        action="append",
+        metavar="CHANGES/ROWS",
+        help="how many changes into how many rows; may be given again; default: the published sizes",
     )
     cold = commands.add_parser("cold-start", help="time of a cold  flow run")
-    for command in (copy, cold):
+    for command in (copy, changes):
+        command.add_argument(
+            "--contestant", action="append", choices=CONTESTANTS, help="only this; may be given again"
+        )
+        command.add_argument("--anew", action="store_true", help="do not go on where an earlier run stopped")
+    for command in (copy, changes, cold):
         command.add_argument("--repeat", type=_positive, default=REPEAT, help="rounds; default: %(default)s")
         command.add_argument(
             "--limit",
@@ -63,16 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if busy():
         console.print("[yellow]Others compute on this machine now: these figures will say little.[/]")
     if given.command is None:
-        return max(
-            _measure(console, parser().parse_args(["copy"])),
-            _measure(console, parser().parse_args(["cold-start"])),
-        )
+        everything = (["copy"], ["copy", "--table", "lineitem"], ["changes"], ["cold-start"])
+        return max(_measure(console, parser().parse_args(one)) for one in everything)
     return _measure(console, given)
 
 
 def _measure(console: Console, given: argparse.Namespace) -> int:
     from benchmarks.cold_start import run_cold_start
-    from benchmarks.copy_loads import Settings, run_cases
+    from benchmarks.rounds import Settings
 
     seed = random.randrange(2**32) if given.seed is None else given.seed
 
@@ -83,14 +92,27 @@ def _measure(console: Console, given: argparse.Namespace) -> int:
         say("Cold start")
         return _report(console, [run_cold_start(given.repeat, given.limit, seed, say)], full=True)
     contestants = tuple(given.contestant) if given.contestant else None
-    settings = Settings(given.rows, given.repeat, given.limit, seed, contestants)
-    cases = [CASES[name] for name in given.case or CASES]
-    full = given.rows >= ROWS_PER_SCALE and contestants is None
-    return _report(console, run_cases(cases, settings, say), full=full)
+    everyone = contestants is None
+    if given.command == "changes":
+        from benchmarks.change_loads import PUBLISHED, Size, run_changes
+
+        sizes = [Size.read(text) for text in given.size] if given.size else list(PUBLISHED)
+        settings = Settings(0, given.repeat, given.limit, seed, contestants, given.anew)
+        results = run_changes([CHANGES[name] for name in given.case or CHANGES], sizes, settings, say)
+        return _report(console, results, full=everyone and set(sizes) <= set(PUBLISHED))
+    from benchmarks.copy_loads import run_cases
+
+    dataset = DATASETS[given.table]
+    rows = given.rows or dataset.full_rows
+    settings = Settings(rows, given.repeat, given.limit, seed, contestants, given.anew)
+    copied = run_cases([CASES[name] for name in given.case or CASES], dataset, settings, say)
+    return _report(console, copied, full=everyone and rows >= dataset.full_rows)
 
 
-def _report(console: Console, results: Sequence[Result], *, full: bool) -> int:
-    """Print and keep them. Only full data is kept among what can be published; how often is said there."""
+def _report(console: Console, results: Iterable[Result], *, full: bool) -> int:
+    """Print and keep each as it comes. Only full data is kept among what can be published."""
+    from benchmarks.rounds import finished
+
     failed = False
     for result in results:
         console.print()
@@ -98,6 +120,7 @@ def _report(console: Console, results: Sequence[Result], *, full: bool) -> int:
         for remark in remarks(result):
             console.print(f"  {remark}", markup=False, highlight=False)
         file = save(result, FOLDER if full else TRIALS)
+        finished(result)
         console.print(f"  saved as {file.relative_to(DATA.parent.parent)}", markup=False, highlight=False)
         failed |= any(
             standing(result, name).problem is not None for name in result.contestants if name == FLOW
@@ -106,8 +129,9 @@ def _report(console: Console, results: Sequence[Result], *, full: bool) -> int:
 
 
 def _list(console: Console) -> None:
-    for case in CASES.values():
-        console.print(f"copy --case {case.name}: {case.title}", highlight=False)
+    listed = [("copy", case) for case in CASES.values()] + [("changes", case) for case in CHANGES.values()]
+    for command, case in listed:
+        console.print(f"{command} --case {case.name}: {case.title}", highlight=False)
         for name in case.contestants:
             console.print(f"    {name:<13} {CONTESTANTS[name]}", highlight=False)
     console.print(

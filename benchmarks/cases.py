@@ -1,4 +1,4 @@
-"""What is compared: the cases of the copy benchmark and who takes part in each."""
+"""What is compared: the cases of the benchmarks and who takes part in each."""
 
 from __future__ import annotations
 
@@ -14,8 +14,17 @@ CONTESTANTS = {
     "jdbc-parquet": "Spark JDBC, Parquet, DuckDB",
     DRIVER: "drivers alone",
     "pipe": "COPY to COPY",
+    "dlt": "dlt",
+    "sling": "Sling",
+    "duckdb": "DuckDB alone",
+    "sql": "SQL by hand",
+    "spark-merge": "Spark JDBC, staging, SQL by hand",
+    "dlt-upsert": "dlt, upsert",
 }
+# Those that live in an environment of their own: what they pin may clash with what the product pins.
+APART = {"dlt", "dlt-upsert", "duckdb", "sling"}
 _EVERYWHERE = (FLOW, "jdbc", "jdbc-tuned", DRIVER)
+_DATABASES = (*_EVERYWHERE, "dlt", "sling", "duckdb")
 
 
 @dataclass(frozen=True)
@@ -29,23 +38,30 @@ class Case:
     contestants: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class ChangeCase:
+    """A strategy that brings changes into a table that is there, and the contestants that know it."""
+
+    name: str
+    title: str
+    contestants: tuple[str, ...]
+
+
 CASES = {
     case.name: case
     for case in (
-        Case(
-            "sqlite-duckdb",
-            "SQLite → DuckDB",
-            "sqlite",
-            "duckdb",
-            (*_EVERYWHERE, "jdbc-parquet"),
-        ),
-        Case(
-            "postgres-postgres",
-            "Postgres → Postgres",
-            "postgres",
-            "postgres",
-            (*_EVERYWHERE, "pipe"),
-        ),
+        Case("sqlite-duckdb", "SQLite → DuckDB", "sqlite", "duckdb", (*_EVERYWHERE, "jdbc-parquet")),
+        Case("postgres-postgres", "Postgres → Postgres", "postgres", "postgres", (*_DATABASES, "pipe")),
+        Case("mysql-postgres", "MariaDB → Postgres", "mysql", "postgres", _DATABASES),
+        Case("postgres-mysql", "Postgres → MariaDB", "postgres", "mysql", _DATABASES),
+        Case("postgres-duckdb", "Postgres → DuckDB", "postgres", "duckdb", (*_DATABASES, "jdbc-parquet")),
         Case("postgres-parquet", "Postgres → Parquet", "postgres", "parquet", _EVERYWHERE),
+    )
+}
+CHANGES = {
+    case.name: case
+    for case in (
+        ChangeCase("merge", "merge", (FLOW, "sql", "spark-merge", "dlt", "dlt-upsert", "sling")),
+        ChangeCase("scd2", "scd2", (FLOW, "sql", "spark-merge", "dlt")),
     )
 }

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.copy_loads import new_folder, order
 from benchmarks.machine import commit, machine_facts, versions
 from benchmarks.process import environment, last_words, measured, within
 from benchmarks.results import Result, Run
+from benchmarks.rounds import new_folder, order
 
 ROWS = 1_000
 MAKING, ARCHIVE, NO_ARCHIVE = "making", "archive", "no-archive"

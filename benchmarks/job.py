@@ -6,22 +6,30 @@ import dataclasses
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.places import Place
+from benchmarks.datasets import DATASETS, Dataset
+from benchmarks.place import Place
 
 
 @dataclass(frozen=True)
 class Job:
-    """Two loads: all rows of ``orders`` in the source into a new ``orders`` in each of the targets."""
+    """One or two loads: the rows of a table in the source into that table in each of the targets."""
 
     source: Place
     targets: tuple[Place, ...]
     jars: tuple[str, ...]
     cores: int
     marks: str
+    table: str = "orders"
+    rows: int = 0
+    options: Mapping[str, str] = field(default_factory=dict)  # what a benchmark of its own kind tells
+
+    @property
+    def dataset(self) -> Dataset:
+        return DATASETS[self.table]
 
     def write(self, file: Path) -> None:
         file.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")
@@ -29,8 +37,12 @@ class Job:
     @classmethod
     def read(cls, file: Path) -> Job:
         told = json.loads(file.read_text(encoding="utf-8"))
-        targets = tuple(Place(**target) for target in told["targets"])
-        return cls(Place(**told["source"]), targets, tuple(told["jars"]), told["cores"], told["marks"])
+        places = {
+            "source": Place(**told["source"]),
+            "targets": tuple(Place(**target) for target in told["targets"]),
+            "jars": tuple(told["jars"]),
+        }
+        return cls(**{**told, **places})
 
     def mark(self, name: str, **details: Any) -> None:
         """Tell that a point is reached, now. The clock is the machine's, the same in every process."""

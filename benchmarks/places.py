@@ -1,44 +1,31 @@
-"""Where rows come from and go to: a private PostgreSQL server, and files below one folder.
-
-Sources are filled once a run; every load gets an empty target of its own.
-"""
+"""The sources of one benchmark run, filled once, and the makers of its empty targets."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from benchmarks.orders import COLUMNS, DATA, KEY, orders
-from tests.services import postgres as postgres_service
+from benchmarks.datasets import DATA, Dataset
+from benchmarks.place import Place
+from benchmarks.servers import Servers
 
-TABLE = "orders"
-# The tests' server trades safety for speed; here it is as it is shipped.
-AS_SHIPPED = {"fsync": "on", "full_page_writes": "on", "wal_level": "replica"}
-
-
-@dataclass(frozen=True)
-class Place:
-    """A database or a folder: ``location`` is a URL for PostgreSQL, a path for everything else."""
-
-    kind: str
-    location: str
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Places:
-    """The sources of one benchmark run, and the makers of its targets."""
+    """Databases of private servers, and files below one folder."""
 
-    def __init__(self, rows: int, folder: Path) -> None:
+    def __init__(self, dataset: Dataset, rows: int, folder: Path) -> None:
+        self._dataset = dataset
         self._rows = rows
         self._folder = folder
-        self._server: postgres_service.PostgresServer | None = None
         self._sources: dict[str, Place] = {}
-        self._databases: dict[str, str] = {}
-        self._stack = ExitStack()
+        self.servers = Servers()
 
     def __enter__(self) -> Places:
         return self
@@ -46,76 +33,81 @@ class Places:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
+        self.servers.__exit__(kind, error, trace)
 
     def source(self, kind: str) -> Place:
         """The filled source of this kind."""
         if kind not in self._sources:
-            fill = {"sqlite": self._sqlite_source, "postgres": self._postgres_source}[kind]
-            self._sources[kind] = fill()
+            fill = {"sqlite": self._sqlite_source, "postgres": self._postgres_source}
+            self._sources[kind] = fill.get(kind, self._mysql_source)()
         return self._sources[kind]
 
     def target(self, kind: str, label: str) -> Place:
         """An empty target that was never used before."""
-        if kind == "postgres":
-            name = self._postgres().create_database(label)
-            url = self._postgres().url(name)
-            self._databases[url] = name
-            return Place(kind, url)
+        if kind in ("postgres", "mysql"):
+            return self.servers.create(kind, label)
         folder = self._folder / label
         folder.mkdir(parents=True)
         return Place(kind, str(folder / "target.duckdb") if kind == "duckdb" else str(folder))
 
     def discard(self, place: Place) -> None:
         """Remove a target."""
-        if place.kind == "postgres":
-            self._postgres().drop_database(self._databases.pop(place.location))
+        if place.kind in ("postgres", "mysql"):
+            self.servers.drop(place)
         else:
             path = Path(place.location)
             shutil.rmtree(path.parent if place.kind == "duckdb" else path)
 
-    def settle(self) -> None:
-        """Write out what earlier loads left in memory, so that the next one does not pay for it."""
-        if self._server is not None:
-            self._server.execute("CHECKPOINT")
-        os.sync()
-
-    def server_version(self) -> str | None:
-        """PostgreSQL's version, when a server was needed."""
-        if self._server is None:
-            return None
-        return str(self._server.execute("SHOW server_version")[0][0])
-
-    def _postgres(self) -> postgres_service.PostgresServer:
-        if self._server is None:
-            postgres_service.install()
-            self._server = self._stack.enter_context(postgres_service.running_server(AS_SHIPPED))
-        return self._server
-
     def _postgres_source(self) -> Place:
-        import adbc_driver_postgresql.dbapi as adbc
-        import pyarrow as pa
+        place = self.servers.create("postgres", "source")
+        dataset = self._dataset
+        lines = f"{dataset.column_lines('postgres')}, PRIMARY KEY ({', '.join(dataset.key)})"
+        fill_postgres(place.location, dataset.name, lines, dataset.batches(self._rows))
+        self.servers.execute(place, f"VACUUM ANALYZE {dataset.name}")
+        return place
 
-        server = self._postgres()
-        url = server.url(server.create_database("source"))
-        lines = [f"{c.name} {c.postgres} NOT NULL" for c in COLUMNS]
-        batches = orders(self._rows)
+    def _mysql_source(self) -> Place:
+        """Through a file of text, which is gone afterwards: nothing is as fast."""
+        import pyarrow.csv as csv
+        import pymysql
+
+        dataset = self._dataset
+        place = self.servers.create("mysql", "source")
+        file = self._folder / "source.csv"
+        batches = dataset.batches(self._rows)
         first = next(batches)
-
-        def all_batches() -> object:
-            yield first
-            yield from batches
-
-        with adbc.connect(url) as connection, connection.cursor() as cursor:
-            cursor.execute(f"CREATE TABLE {TABLE} ({', '.join(lines)}, PRIMARY KEY ({KEY}))")
-            reader = pa.RecordBatchReader.from_batches(first.schema, all_batches())
-            cursor.adbc_ingest(TABLE, reader, mode="append")
+        with csv.CSVWriter(file, first.schema, write_options=csv.WriteOptions(include_header=False)) as text:
+            text.write_batch(first)
+            for batch in batches:
+                text.write_batch(batch)
+        login = place.login()
+        connection = pymysql.connect(
+            host=login.host,
+            port=login.port,
+            user=login.user,
+            password=login.password,
+            database=login.database,
+            local_infile=True,
+        )
+        try:
+            with connection.cursor() as cursor:
+                keys = ", ".join(dataset.key)
+                cursor.execute(
+                    f"CREATE TABLE {dataset.name} ({dataset.column_lines('mysql')}, PRIMARY KEY ({keys}))"
+                )
+                cursor.execute(
+                    f"LOAD DATA LOCAL INFILE %s INTO TABLE {dataset.name} CHARACTER SET utf8mb4"
+                    " FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"' ESCAPED BY ''",
+                    (str(file),),
+                )
             connection.commit()
-        server.execute(f"VACUUM ANALYZE {TABLE}", url.rpartition("/")[2])
-        return Place("postgres", url)
+        finally:
+            connection.close()
+            file.unlink()
+        return place
 
     def _sqlite_source(self) -> Place:
-        file = DATA / f"orders-{self._rows}.sqlite"
+        file = DATA / f"{self._dataset.name}-{self._rows}.sqlite"
         if not file.exists():
             arriving = file.with_suffix(".arriving")
             arriving.unlink(missing_ok=True)
@@ -128,18 +120,38 @@ class Places:
         import pyarrow as pa
 
         kept = {"decimal": pa.float64(), "date": pa.string()}
-        lines = [f"{c.name} {c.sqlite}{' PRIMARY KEY' if c.name == KEY else ' NOT NULL'}" for c in COLUMNS]
-        marks = ", ".join("?" for _ in COLUMNS)
+        columns, keys = self._dataset.columns, ", ".join(self._dataset.key)
+        marks = ", ".join("?" for _ in columns)
+        name = self._dataset.name
         connection = sqlite3.connect(file)
         try:
-            connection.execute(f"CREATE TABLE {TABLE} ({', '.join(lines)})")
-            for batch in orders(self._rows):
+            lines = self._dataset.column_lines("sqlite")
+            connection.execute(f"CREATE TABLE {name} ({lines}, PRIMARY KEY ({keys}))")
+            for batch in self._dataset.batches(self._rows):
                 values = [
                     batch.column(c.name).cast(kept.get(c.family, batch.column(c.name).type)).to_pylist()
-                    for c in COLUMNS
+                    for c in columns
                 ]
-                connection.executemany(f"INSERT INTO {TABLE} VALUES ({marks})", zip(*values, strict=True))
+                connection.executemany(f"INSERT INTO {name} VALUES ({marks})", zip(*values, strict=True))
             connection.commit()
             connection.execute("ANALYZE")
         finally:
             connection.close()
+
+
+def fill_postgres(url: str, table: str, lines: str, batches: Iterator[pa.RecordBatch]) -> None:
+    """A new table with these rows; ``lines`` are what stands in its brackets."""
+    import adbc_driver_postgresql.dbapi as adbc
+    import pyarrow as pa
+
+    first = next(batches)
+
+    def all_batches() -> Iterator[pa.RecordBatch]:
+        yield first
+        yield from batches
+
+    with adbc.connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE {table} ({lines})")
+        reader = pa.RecordBatchReader.from_batches(first.schema, all_batches())
+        cursor.adbc_ingest(table, reader, mode="append")
+        connection.commit()

@@ -123,11 +123,15 @@ def save(result: Result, folder: Path) -> Path:
     return file
 
 
+def load(file: Path) -> Result:
+    return Result.from_json(json.loads(file.read_text(encoding="utf-8")))
+
+
 def newest(folder: Path) -> list[Result]:
     """The latest result of each case, in the order of the cases' names."""
     latest: dict[str, Result] = {}
     for file in sorted(folder.glob("*.json")):
-        result = Result.from_json(json.loads(file.read_text(encoding="utf-8")))
+        result = load(file)
         if result.case not in latest or latest[result.case].date < result.date:
             latest[result.case] = result
     return [latest[case] for case in sorted(latest)]

@@ -1,11 +1,27 @@
-"""The rivals' JDBC drivers: pinned in ``rivals.lock``, fetched and checked as the product does its jars."""
+"""What the rivals need: JDBC drivers, and an environment of their own for those that are Python packages.
+
+The drivers are pinned in ``rivals.lock``, fetched and checked as the product does its jars; the packages
+in ``lock/rivals.txt``, with hashes.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from benchmarks.datasets import DATA
+from benchmarks.machine import REPOSITORY
+
 LOCK_FILE = Path(__file__).with_name("rivals.lock")
+PACKAGES = REPOSITORY / "lock" / "rivals.txt"
+ENVIRONMENT = DATA / "rivals"
+_SHOWN = {"dlt": "dlt", "connectorx": "connectorx", "sling-linux-amd64": "Sling", "duckdb": "DuckDB alone"}
 
 
 def rival_jars(kinds: Iterable[str]) -> list[Path]:
@@ -17,9 +33,30 @@ def rival_jars(kinds: Iterable[str]) -> list[Path]:
 
 
 def rival_versions(kinds: Iterable[str]) -> dict[str, str]:
+    """Of the drivers of these systems, and of the packages."""
     from ematix_flow.engine.jars import jar_lock
 
     lock = jar_lock(LOCK_FILE)
-    return {
+    drivers = {
         f"{artifact.name} (JDBC)": artifact.version for artifact in lock.of(set(kinds) & set(lock.groups))
     }
+    pinned = dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", PACKAGES.read_text(encoding="utf-8"), re.MULTILINE))
+    return drivers | {shown: pinned[name] for name, shown in _SHOWN.items()}
+
+
+def rival_python() -> Path:
+    """The interpreter of the rivals' environment, which is made when it is missing or the lock is new."""
+    python = ENVIRONMENT / "bin" / "python"
+    stamp = ENVIRONMENT / "made-from"
+    wanted = hashlib.sha256(PACKAGES.read_bytes() + sys.version.encode()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return python
+    shutil.rmtree(ENVIRONMENT, ignore_errors=True)
+    uv = os.environ.get("UV") or shutil.which("uv")
+    if uv is None:
+        raise RuntimeError("no uv on the path: run it by  make bench , which brings one")
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(ENVIRONMENT)], check=True)
+    install = [uv, "pip", "sync", "--quiet", "--python", str(python), "--require-hashes", str(PACKAGES)]
+    subprocess.run(install, check=True)
+    stamp.write_text(wanted)
+    return python

@@ -30,13 +30,13 @@ VARIANTS = {
 
 
 def columns(result: Result) -> tuple[str, ...]:
-    return COPY_COLUMNS if result.benchmark == "copy" else COLD_START_COLUMNS
+    return COPY_COLUMNS if result.benchmark != "cold-start" else COLD_START_COLUMNS
 
 
 def rows(result: Result) -> list[list[str]]:
     """Every contestant, the fastest first; a lost race stands there like a won one."""
     found = standings(result)
-    if result.benchmark != "copy":
+    if result.benchmark == "cold-start":
         return [
             [VARIANTS.get(s.contestant, s.contestant), *_times(s, result), _memory(s.peak_bytes)]
             for s in found

@@ -11,23 +11,39 @@ from importlib import import_module
 from typing import Any
 
 from benchmarks.job import Job
-from benchmarks.places import Place
+from benchmarks.place import Place
 
 Load = Callable[[Place], dict[str, Any]]
 """Loads all rows into a target and returns when they are committed; answers with details worth keeping."""
 
-_HOMES = {
+_COPY = {
     "flow": "benchmarks.contestants.flow:prepare",
     "jdbc": "benchmarks.contestants.spark_jdbc:prepare_as_written",
     "jdbc-tuned": "benchmarks.contestants.spark_jdbc:prepare_tuned",
     "jdbc-parquet": "benchmarks.contestants.spark_jdbc:prepare_through_parquet",
     "driver": "benchmarks.contestants.drivers:prepare",
     "pipe": "benchmarks.contestants.drivers:prepare_pipe",
+    "dlt": "benchmarks.contestants.dlt_loads:prepare",
+    "sling": "benchmarks.contestants.sling_loads:prepare",
+    "duckdb": "benchmarks.contestants.duckdb_alone:prepare",
+}
+_MERGE = {
+    "flow": "benchmarks.contestants.flow_changes:prepare",
+    "sql": "benchmarks.contestants.sql_changes:prepare",
+    "spark-merge": "benchmarks.contestants.spark_changes:prepare",
+    "dlt": "benchmarks.contestants.dlt_loads:prepare_changes",
+    "dlt-upsert": "benchmarks.contestants.dlt_loads:prepare_upsert",
+    "sling": "benchmarks.contestants.sling_loads:prepare_merge",
+}
+HOMES = {
+    "copy": _COPY,
+    "merge": _MERGE,
+    "scd2": {name: _MERGE[name] for name in ("flow", "sql", "spark-merge", "dlt")},
 }
 
 
 def prepare(name: str, job: Job) -> Load:
     """Start what the contestant needs; importing it is part of its start."""
-    module, _, function = _HOMES[name].partition(":")
+    module, _, function = HOMES[job.options.get("strategy", "copy")][name].partition(":")
     load: Load = getattr(import_module(module), function)(job)
     return load

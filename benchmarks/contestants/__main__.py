@@ -21,7 +21,7 @@ def main(name: str, file: str) -> int:
     try:
         load = prepare(name, job)
         job.mark("ready")
-        for mark, target in zip(("loaded", "loaded again"), job.targets, strict=True):
+        for mark, target in zip(("loaded", "loaded again"), job.targets, strict=False):
             started = time.monotonic()
             details = load(target)
             job.mark(mark, **details)

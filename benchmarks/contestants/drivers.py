@@ -1,4 +1,4 @@
-"""The drivers alone, in one Python process: the shortest program that reads, converts and writes Arrow.
+"""The drivers alone, in one Python process: the shortest program that reads, converts and writes.
 
 No staging, no ledger, no Spark: what is lost when it fails half way is the writer's own business.
 """
@@ -7,40 +7,43 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from benchmarks.contestants import Load
+from benchmarks.datasets import Dataset
 from benchmarks.job import Job
-from benchmarks.orders import COLUMNS, NAMES
-from benchmarks.places import TABLE, Place
+from benchmarks.place import Place
 
-ARROW = {"integer": pa.int64(), "decimal": pa.decimal128(15, 2), "date": pa.date32(), "text": pa.string()}
-SCHEMA = pa.schema([(c.name, pa.int32() if c.duckdb == "INTEGER" else ARROW[c.family]) for c in COLUMNS])
-QUERY = f"SELECT {', '.join(NAMES)} FROM {TABLE}"
 ROWS_AT_A_TIME = 50_000
+Batches = Callable[[], Iterator[pa.RecordBatch]]
 
 
 def prepare(job: Job) -> Load:
-    ways = {"duckdb": _sqlite_to_duckdb, "postgres": _postgres_to_postgres, "parquet": _postgres_to_parquet}
-    return ways[job.targets[0].kind](job.source)
+    target = job.targets[0].kind
+    if (job.source.kind, target) == ("postgres", "mysql"):
+        return _postgres_to_mysql(job)
+    reading = {"postgres": _from_postgres, "mysql": _from_mysql, "sqlite": _from_sqlite}[job.source.kind]
+    writing = {"postgres": _into_postgres, "duckdb": _into_duckdb, "parquet": _into_parquet}[target]
+    return writing(job.dataset, reading(job.source, job.dataset))
 
 
 def prepare_pipe(job: Job) -> Load:
     """The server's own binary COPY, its bytes passed on unread. Only where both tables are alike."""
     import psycopg
 
-    lines = ", ".join(f"{c.name} {c.postgres} NOT NULL" for c in COLUMNS)
+    name, lines = job.table, job.dataset.column_lines("postgres")
 
     def load(target: Place) -> dict[str, Any]:
         with psycopg.connect(job.source.location) as reading, psycopg.connect(target.location) as writing:
-            writing.execute(f"CREATE TABLE {TABLE} ({lines})".encode())
+            writing.execute(f"CREATE TABLE {name} ({lines})".encode())
             with (
-                reading.cursor().copy(f"COPY {TABLE} TO STDOUT (FORMAT binary)".encode()) as outgoing,
-                writing.cursor().copy(f"COPY {TABLE} FROM STDIN (FORMAT binary)".encode()) as incoming,
+                reading.cursor().copy(f"COPY {name} TO STDOUT (FORMAT binary)".encode()) as outgoing,
+                writing.cursor().copy(f"COPY {name} FROM STDIN (FORMAT binary)".encode()) as incoming,
             ):
                 for block in outgoing:
                     incoming.write(block)
@@ -49,72 +52,159 @@ def prepare_pipe(job: Job) -> Load:
     return load
 
 
-def _sqlite_to_duckdb(source: Place) -> Load:
-    import duckdb
+def mysql_connection(place: Place, **options: Any) -> Any:
+    import pymysql
 
+    login = place.login()
+    return pymysql.connect(
+        host=login.host,
+        port=login.port,
+        user=login.user,
+        password=login.password,
+        database=login.database,
+        charset="utf8mb4",
+        **options,
+    )
+
+
+# ------------------------------------------------------------------ reading
+
+
+def _from_postgres(source: Place, dataset: Dataset) -> Batches:
+    """PostgreSQL's rows as they arrive; the driver gives numeric as text."""
+    import adbc_driver_postgresql.dbapi as adbc
+
+    schema = dataset.arrow_schema()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with adbc.connect(source.location) as reading, reading.cursor() as cursor:
+            cursor.execute(dataset.query)
+            for batch in cursor.fetch_record_batch():
+                arrays = [
+                    (column.storage if isinstance(column, pa.ExtensionArray) else column).cast(field.type)
+                    for column, field in zip(batch.columns, schema, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    return batches
+
+
+def _from_mysql(source: Place, dataset: Dataset) -> Batches:
+    """Rows as Python values, a piece at a time: the driver has nothing else."""
+    from pymysql.cursors import SSCursor
+
+    schema = dataset.arrow_schema()
     pa.array([0])  # the first one imports pandas, if it is there
 
-    def load(target: Place) -> dict[str, Any]:
-        lines = ", ".join(f"{c.name} {c.duckdb} NOT NULL" for c in COLUMNS)
-        reading = sqlite3.connect(source.location)
-        with duckdb.connect(target.location) as writing:
-            writing.execute("BEGIN")
-            writing.execute(f"CREATE TABLE {TABLE} ({lines})")
-            cursor = reading.execute(QUERY)
+    def batches() -> Iterator[pa.RecordBatch]:
+        reading = mysql_connection(source, cursorclass=SSCursor)
+        with reading.cursor() as cursor:
+            cursor.execute(dataset.query)
             while rows := cursor.fetchmany(ROWS_AT_A_TIME):
-                columns = [pa.array(column) for column in zip(*rows, strict=True)]
-                arrays = [c.cast(field.type) for c, field in zip(columns, SCHEMA, strict=True)]
-                writing.register("batch", pa.Table.from_arrays(arrays, schema=SCHEMA))
-                writing.execute(f"INSERT INTO {TABLE} SELECT * FROM batch")
-                writing.unregister("batch")
-            writing.execute("COMMIT")
+                columns = zip(*rows, strict=True)
+                arrays = [pa.array(c, field.type) for c, field in zip(columns, schema, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         reading.close()
-        return {}
 
-    return load
+    return batches
 
 
-def _postgres_to_postgres(source: Place) -> Load:
+def _from_sqlite(source: Place, dataset: Dataset) -> Batches:
+    schema = dataset.arrow_schema()
+    pa.array([0])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        reading = sqlite3.connect(source.location)
+        cursor = reading.execute(dataset.query)
+        while rows := cursor.fetchmany(ROWS_AT_A_TIME):
+            columns = [pa.array(column) for column in zip(*rows, strict=True)]
+            arrays = [c.cast(field.type) for c, field in zip(columns, schema, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        reading.close()
+
+    return batches
+
+
+# ------------------------------------------------------------------ writing
+
+
+def _into_postgres(dataset: Dataset, batches: Batches) -> Load:
     import adbc_driver_postgresql.dbapi as adbc
 
     def load(target: Place) -> dict[str, Any]:
         with adbc.connect(target.location) as writing, writing.cursor() as sink:
-            reader = pa.RecordBatchReader.from_batches(SCHEMA, _batches(source))
-            sink.adbc_ingest(TABLE, reader, mode="create")
+            reader = pa.RecordBatchReader.from_batches(dataset.arrow_schema(), batches())
+            sink.adbc_ingest(dataset.name, reader, mode="create")
             writing.commit()
         return {}
 
     return load
 
 
-def _postgres_to_parquet(source: Place) -> Load:
-    import adbc_driver_postgresql.dbapi as adbc
-    import pyarrow.parquet as pq
-
-    assert adbc.connect  # imported while getting ready
+def _into_duckdb(dataset: Dataset, batches: Batches) -> Load:
+    import duckdb
 
     def load(target: Place) -> dict[str, Any]:
-        folder = Path(target.location) / TABLE
-        folder.mkdir()
-        hidden = folder / ".orders.parquet"
-        with pq.ParquetWriter(hidden, SCHEMA) as writer:
-            for batch in _batches(source):
-                writer.write_batch(batch)
-        os.replace(hidden, folder / "orders.parquet")
+        with duckdb.connect(target.location) as writing:
+            writing.execute("BEGIN")
+            writing.execute(f"CREATE TABLE {dataset.name} ({dataset.column_lines('duckdb')})")
+            for batch in batches():
+                writing.register("batch", pa.Table.from_batches([batch]))
+                writing.execute(f"INSERT INTO {dataset.name} SELECT * FROM batch")
+                writing.unregister("batch")
+            writing.execute("COMMIT")
         return {}
 
     return load
 
 
-def _batches(source: Place) -> Iterator[pa.RecordBatch]:
-    """PostgreSQL's rows as they arrive; the driver gives numeric as text."""
-    import adbc_driver_postgresql.dbapi as adbc
+def _into_parquet(dataset: Dataset, batches: Batches) -> Load:
+    import pyarrow.parquet as pq
 
-    with adbc.connect(source.location) as reading, reading.cursor() as cursor:
-        cursor.execute(QUERY)
-        for batch in cursor.fetch_record_batch():
-            arrays = [
-                (column.storage if isinstance(column, pa.ExtensionArray) else column).cast(field.type)
-                for column, field in zip(batch.columns, SCHEMA, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    def load(target: Place) -> dict[str, Any]:
+        folder = Path(target.location) / dataset.name
+        folder.mkdir()
+        hidden = folder / f".{dataset.name}.parquet"
+        with pq.ParquetWriter(hidden, dataset.arrow_schema()) as writer:
+            for batch in batches():
+                writer.write_batch(batch)
+        os.replace(hidden, folder / f"{dataset.name}.parquet")
+        return {}
+
+    return load
+
+
+def _postgres_to_mysql(job: Job) -> Load:
+    """The text of PostgreSQL's COPY is what MariaDB's LOAD DATA reads as it comes: passed on unread."""
+    import psycopg
+
+    dataset = job.dataset
+
+    def pump(file: str) -> None:
+        copied = f"COPY ({dataset.query}) TO STDOUT".encode()
+        with (
+            psycopg.connect(job.source.location) as reading,
+            reading.cursor().copy(copied) as outgoing,
+            open(file, "wb") as incoming,
+        ):
+            for block in outgoing:
+                incoming.write(block)
+
+    def load(target: Place) -> dict[str, Any]:
+        file = f"{job.marks}.{target.login().database}.pipe"
+        os.mkfifo(file)
+        pumping = threading.Thread(target=pump, args=(file,), daemon=True)
+        pumping.start()
+        writing = mysql_connection(target, local_infile=True)
+        with writing.cursor() as cursor:
+            cursor.execute(f"CREATE TABLE {dataset.name} ({dataset.column_lines('mysql')})")
+            cursor.execute(
+                f"LOAD DATA LOCAL INFILE %s INTO TABLE {dataset.name} CHARACTER SET utf8mb4", (file,)
+            )
+        writing.commit()
+        writing.close()
+        pumping.join()
+        os.unlink(file)
+        return {}
+
+    return load

@@ -11,21 +11,22 @@ import shutil
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.contestants import Load
+from benchmarks.datasets import Dataset
 from benchmarks.job import Job
-from benchmarks.orders import COLUMNS, KEY
-from benchmarks.places import TABLE, Place
+from benchmarks.place import Place
 
 DRIVERS = {
     "postgres": "org.postgresql.Driver",
+    "mysql": "com.mysql.cj.jdbc.Driver",
     "sqlite": "org.sqlite.JDBC",
     "duckdb": "org.duckdb.DuckDBDriver",
 }
-MEMORY = "4g"  # Spark's 1 GB does not hold what PostgreSQL's driver reads at once by default
+# Spark's 1 GB does not hold what the drivers of PostgreSQL and MySQL read at once by default: everything.
+MEMORY, MEMORY_OF_MANY, MANY_ROWS = "4g", "12g", 3_000_000
 ROWS_AT_A_TIME = "10000"
 
 
@@ -33,8 +34,8 @@ def prepare_as_written(job: Job) -> Load:
     spark = session(job)
 
     def load(target: Place) -> dict[str, Any]:
-        rows = spark.read.jdbc(url(job.source), TABLE, properties=properties(job.source))
-        write(rows, target, {})
+        rows = spark.read.jdbc(url(job.source), job.table, properties=properties(job.source))
+        write(rows, job.dataset, target, tuned=False)
         return {}
 
     return load
@@ -44,7 +45,7 @@ def prepare_tuned(job: Job) -> Load:
     spark = session(job, **{"spark.driver.extraJavaOptions": "-XX:+UseParallelGC"})
 
     def load(target: Place) -> dict[str, Any]:
-        write(partitioned(spark, job), target, {"batchsize": ROWS_AT_A_TIME})
+        write(partitioned(spark, job), job.dataset, target, tuned=True)
         return {}
 
     return load
@@ -61,7 +62,7 @@ def prepare_through_parquet(job: Job) -> Load:
         partitioned(spark, job).write.parquet(str(between))
         with duckdb.connect(target.location) as connection:
             connection.execute(
-                f"CREATE TABLE {TABLE} AS SELECT * FROM read_parquet(?)", [str(between / "*.parquet")]
+                f"CREATE TABLE {job.table} AS SELECT * FROM read_parquet(?)", [str(between / "*.parquet")]
             )
         shutil.rmtree(between)
         return {}
@@ -72,7 +73,8 @@ def prepare_through_parquet(job: Job) -> Load:
 def session(job: Job, **conf: str) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[*]").appName("rival")
-    builder = builder.config("spark.jars", ",".join(job.jars)).config("spark.driver.memory", MEMORY)
+    memory = MEMORY if job.rows < MANY_ROWS else MEMORY_OF_MANY
+    builder = builder.config("spark.jars", ",".join(job.jars)).config("spark.driver.memory", memory)
     for name, value in conf.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
@@ -83,12 +85,16 @@ def session(job: Job, **conf: str) -> SparkSession:
 def partitioned(spark: SparkSession, job: Job) -> DataFrame:
     """One range of keys a core, fetched in larger pieces."""
     told = {**properties(job.source), "fetchsize": ROWS_AT_A_TIME}
-    bounds = f"(SELECT min({KEY}) AS low, max({KEY}) AS high FROM {TABLE}) AS bounds"
-    low, high = spark.read.jdbc(url(job.source), bounds, properties=told).collect()[0]
+    address = url(job.source)
+    if job.source.kind == "mysql":  # otherwise its driver reads everything at once, whatever the fetch size
+        address += "?useCursorFetch=true"
+    key = job.dataset.key[0]
+    bounds = f"(SELECT min({key}) AS low, max({key}) AS high FROM {job.table}) AS bounds"
+    low, high = spark.read.jdbc(address, bounds, properties=told).collect()[0]
     return spark.read.jdbc(
-        url(job.source),
-        TABLE,
-        column=KEY,
+        address,
+        job.table,
+        column=key,
         lowerBound=low,
         upperBound=high,
         numPartitions=job.cores,
@@ -96,40 +102,41 @@ def partitioned(spark: SparkSession, job: Job) -> DataFrame:
     )
 
 
-def write(rows: DataFrame, target: Place, options: dict[str, str]) -> None:
+def write(rows: DataFrame, dataset: Dataset, target: Place, *, tuned: bool) -> None:
     if target.kind == "parquet":
-        rows.write.parquet(str(Path(target.location) / TABLE))
+        rows.write.parquet(str(Path(target.location) / dataset.name))
         return
-    told = {**properties(target), **options}
+    told = {**properties(target), **({"batchsize": ROWS_AT_A_TIME} if tuned else {})}
     address = url(target)
-    if target.kind == "postgres":
-        if options:
-            address += "?reWriteBatchedInserts=true"
-        rows.write.jdbc(address, TABLE, mode="overwrite", properties=told)
+    if target.kind == "duckdb":
+        create_in_duckdb(target.location, dataset)
+        rows.write.jdbc(address, dataset.name, mode="append", properties=told)
         return
-    create_in_duckdb(target.location)
-    rows.write.jdbc(address, TABLE, mode="append", properties=told)
+    if tuned:
+        rewriting = {"postgres": "reWriteBatchedInserts", "mysql": "rewriteBatchedStatements"}
+        address += f"?{rewriting[target.kind]}=true"
+    rows.write.jdbc(address, dataset.name, mode="overwrite", properties=told)
 
 
-def create_in_duckdb(file: str) -> None:
+def create_in_duckdb(file: str, dataset: Dataset) -> None:
     import duckdb
 
-    lines = ", ".join(f"{column.name} {column.duckdb}" for column in COLUMNS)
     with duckdb.connect(file) as connection:
-        connection.execute(f"CREATE TABLE {TABLE} ({lines})")
+        connection.execute(f"CREATE TABLE {dataset.name} ({dataset.column_lines('duckdb', nullable=True)})")
 
 
 def url(place: Place) -> str:
-    if place.kind == "postgres":
-        parts = urlsplit(place.location)
-        return f"jdbc:postgresql://{parts.hostname}:{parts.port}{parts.path}"
+    if place.kind in ("postgres", "mysql"):
+        login = place.login()
+        product = {"postgres": "postgresql"}.get(place.kind, place.kind)
+        return f"jdbc:{product}://{login.host}:{login.port}/{login.database}"
     suffix = "?date_string_format=yyyy-MM-dd" if place.kind == "sqlite" else ""
     return f"jdbc:{place.kind}:{place.location}{suffix}"
 
 
 def properties(place: Place) -> dict[str, str]:
     told = {"driver": DRIVERS[place.kind]}
-    if place.kind == "postgres":
-        parts = urlsplit(place.location)
-        told |= {"user": unquote(parts.username or ""), "password": unquote(parts.password or "")}
+    if place.kind in ("postgres", "mysql"):
+        login = place.login()
+        told |= {"user": login.user, "password": login.password}
     return told

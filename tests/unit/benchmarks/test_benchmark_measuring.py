@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.copy_loads import order, settled, timed
+from benchmarks import rounds
 from benchmarks.job import Job, read_marks
-from benchmarks.places import Place
+from benchmarks.place import Place
 from benchmarks.process import Ended, environment, last_words, measured, readable, within
 from benchmarks.process_tree import descendants, parent_of, resident_bytes
-from benchmarks.results import Run
+from benchmarks.results import Result, Run
+from benchmarks.rounds import Settings, all_rounds, finished, order, settled, timed
 
 
 def test_a_command_with_brackets_and_spaces_does_not_hide_the_parent() -> None:
@@ -157,3 +158,31 @@ def test_a_developers_settings_do_not_reach_a_contestant(
     env = environment(tmp_path / "state")
     assert "EMATIX_FLOW_ENGINE" not in env
     assert (env["EMATIX_FLOW_CACHE"], env["EMATIX_FLOW_STATE"]) == ("kept", str(tmp_path / "state"))
+
+
+def test_a_measurement_that_was_broken_off_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "UNFINISHED", tmp_path)
+    empty = Result("copy", "a-b", "A → B", "2026-01-02T03:04:05+00:00", 10, 900.0, {}, {}, "abc", ())
+    settings = Settings(10, 2, 900.0, seed=1, folder=tmp_path)
+    names, asked = ["flow", "driver"], []
+
+    def turn(name: str, number: int) -> Run:
+        asked.append((number, name))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return Run(name, number, 1.0, 2.0, 3.0, peak_bytes=1)
+
+    with pytest.raises(KeyboardInterrupt):
+        all_rounds(empty, names, settings, turn, lambda text: None)
+    result = all_rounds(empty, names, settings, turn, lambda text: None)
+    assert len(asked) == 5  # the one that was broken off came again, the two before it did not
+    assert sorted((run.round, run.contestant) for run in result.runs) == [
+        (1, "driver"),
+        (1, "flow"),
+        (2, "driver"),
+        (2, "flow"),
+    ]
+    finished(result)
+    assert list(tmp_path.glob("*.json")) == []

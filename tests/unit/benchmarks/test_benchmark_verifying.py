@@ -14,17 +14,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.cases import CASES, CONTESTANTS
-from benchmarks.contestants import _HOMES
+from benchmarks.cases import APART, CASES, CHANGES, CONTESTANTS
+from benchmarks.contestants import HOMES
 from benchmarks.copy_loads import verified
+from benchmarks.datasets import LINEITEM, ORDERS, Dataset
 from benchmarks.fingerprint import Fingerprint, family, fingerprint
-from benchmarks.orders import COLUMNS, NAMES, scale_factor
-from benchmarks.places import Place
+from benchmarks.place import Place
 from benchmarks.results import Run
-from benchmarks.rivals import LOCK_FILE
+from benchmarks.rivals import LOCK_FILE, PACKAGES
 from ematix_flow.engine.jars import jar_lock
 
 Rows = list[tuple[Any, ...]]
+COLUMNS, NAMES = ORDERS.columns, ORDERS.names
 
 
 def order_row(key: int, **changed: Any) -> tuple[Any, ...]:
@@ -52,7 +53,7 @@ def in_duckdb(tmp_path: Path) -> Callable[[Rows], Fingerprint]:
         with duckdb.connect(str(file)) as connection:
             connection.execute(f"CREATE TABLE orders ({', '.join(f'{c.name} {c.duckdb}' for c in COLUMNS)})")
             connection.executemany(f"INSERT INTO orders VALUES ({', '.join('?' * len(COLUMNS))})", rows)
-        return fingerprint(Place("duckdb", str(file)))
+        return fingerprint(Place("duckdb", str(file)), ORDERS)
 
     return made
 
@@ -69,11 +70,11 @@ def test_the_same_rows_have_the_same_fingerprint_in_every_system(
     (tmp_path / "lake" / "orders").mkdir(parents=True)
     table = pa.Table.from_pylist([dict(zip(NAMES, row, strict=True)) for row in reversed(ROWS)])
     pq.write_table(table, tmp_path / "lake" / "orders" / "part.parquet")
-    expected = fingerprint(Place("sqlite", str(tmp_path / "orders.db")))
+    expected = fingerprint(Place("sqlite", str(tmp_path / "orders.db")), ORDERS)
     assert expected.rows == 5
-    for landed in (in_duckdb(ROWS), fingerprint(Place("parquet", str(tmp_path / "lake")))):
+    for landed in (in_duckdb(ROWS), fingerprint(Place("parquet", str(tmp_path / "lake")), ORDERS)):
         assert landed.differences(expected) == []
-        assert landed.retyped() == []
+        assert landed.retyped(ORDERS) == []
 
 
 @pytest.mark.parametrize(
@@ -107,8 +108,9 @@ def test_a_wrong_result_disqualifies_and_another_type_is_noted(
     right = in_duckdb(ROWS)
     types = tuple((name, "VARCHAR" if name == "o_orderdate" else kind) for name, kind in right.types)
     retyped = Fingerprint(right.rows, right.columns, types)
-    assert verified(Run("flow", 1), retyped, right).notes == ("o_orderdate arrived as VARCHAR",)
-    assert verified(Run("flow", 1), in_duckdb(ROWS[:2]), right).problem == "wrong result: 2 rows arrived of 5"
+    assert verified(Run("flow", 1), retyped, right, ORDERS).notes == ("o_orderdate arrived as VARCHAR",)
+    wrong = verified(Run("flow", 1), in_duckdb(ROWS[:2]), right, ORDERS)
+    assert wrong.problem == "wrong result: 2 rows arrived of 5"
 
 
 @pytest.mark.parametrize(
@@ -132,23 +134,45 @@ def test_a_type_is_known_by_its_name_in_any_system(native: str, kind: str) -> No
     assert family(native) == kind
 
 
-@pytest.mark.parametrize(("rows", "scale"), [(1, 1), (1_500_000, 1), (1_500_001, 2), (10_000_000, 7)])
-def test_the_scale_factor_holds_the_rows_asked_for(rows: int, scale: int) -> None:
-    assert scale_factor(rows) == scale
+@pytest.mark.parametrize(
+    ("dataset", "rows", "scale"),
+    [
+        (ORDERS, 1, 1),
+        (ORDERS, 1_500_000, 1),
+        (ORDERS, 1_500_001, 2),
+        (ORDERS, 10_000_000, 7),
+        (LINEITEM, 10_000_000, 2),
+    ],
+)
+def test_the_scale_factor_holds_the_rows_asked_for(dataset: Dataset, rows: int, scale: int) -> None:
+    assert dataset.scale_factor(rows) == scale
 
 
 def test_no_rows_are_no_benchmark() -> None:
     with pytest.raises(ValueError, match="at least one row"):
-        scale_factor(0)
+        ORDERS.scale_factor(0)
 
 
 def test_every_contestant_of_every_case_has_a_name_and_a_program() -> None:
-    taking_part = {name for case in CASES.values() for name in case.contestants}
-    assert taking_part == set(CONTESTANTS) == set(_HOMES)
+    copying = {name for case in CASES.values() for name in case.contestants}
+    assert copying == set(HOMES["copy"])
     assert all({"flow", "driver"} <= set(case.contestants) for case in CASES.values())
+    for case in CHANGES.values():
+        assert set(case.contestants) == set(HOMES[case.name])
+    changing = {name for case in CHANGES.values() for name in case.contestants}
+    assert copying | changing == set(CONTESTANTS)
+    assert set(CONTESTANTS) > APART
 
 
-def test_the_rivals_drivers_are_pinned_with_their_checksums() -> None:
+def test_the_rivals_are_pinned_with_their_checksums() -> None:
     lock = jar_lock(LOCK_FILE)
-    assert set(lock.groups) == {"postgres", "sqlite", "duckdb"}
+    assert set(lock.groups) == {"postgres", "mysql", "sqlite", "duckdb"}
     assert all(len(a.sha256) == 64 and a.size > 0 for a in lock.artifacts)
+    packages = PACKAGES.read_text(encoding="utf-8")
+    assert all(f"\n{name}==" in f"\n{packages}" for name in ("dlt", "sling-linux-amd64", "connectorx"))
+    assert packages.count("--hash=sha256:") > packages.count("==")
+
+
+def test_a_place_of_a_server_says_how_to_log_in() -> None:
+    login = Place("mysql", "mysql://root:p%40ss@127.0.0.1:3307/shop").login()
+    assert (login.user, login.password, login.port, login.database) == ("root", "p@ss", 3307, "shop")

@@ -1,0 +1,179 @@
+"""The changes benchmark: merge and scd2 of changed rows from one PostgreSQL database into another.
+
+A target is made once for each size and copied for each load, so that everyone starts from the same table:
+indexed by key, analysed, vacuumed. ematix-flow's was loaded by ematix-flow itself.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks import changing
+from benchmarks.cases import APART, FLOW, ChangeCase
+from benchmarks.changing import Size
+from benchmarks.job import Job
+from benchmarks.machine import commit, cores, machine_facts, versions
+from benchmarks.place import Place
+from benchmarks.results import Result, Run
+from benchmarks.rivals import rival_jars, rival_python, rival_versions
+from benchmarks.rounds import Settings, all_rounds, run_job, warm_archive
+from benchmarks.servers import Servers
+
+PUBLISHED = (Size(10_000, 1_000_000), Size(100_000, 1_000_000), Size(100_000, 10_000_000))
+_CURRENT = {"dlt": "valid_to IS NULL"}
+
+
+@dataclass(frozen=True)
+class Fixture:
+    """What is made once for a strategy and a size."""
+
+    source: Place
+    prepared: dict[str, Place]  # as `_kept_by` says -> the target before the changes
+    expected: tuple[int, str]
+
+
+def run_changes(
+    cases: Sequence[ChangeCase], sizes: Sequence[Size], settings: Settings, say: Callable[[str], None]
+) -> Iterator[Result]:
+    """Measure them one after another; what a size needs is gone before the next."""
+    try:
+        with Servers() as servers:
+            for size in sizes:
+                before = changing.base(servers, size.rows)
+                source = changing.source(servers, before, size)
+                for case in cases:
+                    yield _run_case(case, size, before, source, servers, settings, say)
+                for place in (before, source):
+                    servers.drop(place)
+    finally:
+        shutil.rmtree(settings.folder, ignore_errors=True)
+
+
+def _run_case(
+    case: ChangeCase,
+    size: Size,
+    before: Place,
+    source: Place,
+    servers: Servers,
+    settings: Settings,
+    say: Callable[[str], None],
+) -> Result:
+    names = settings.chosen(case.contestants)
+    jars = rival_jars(["postgres"])
+    if APART & set(names):
+        rival_python()
+    warm_archive(settings.folder)
+    empty = Result(
+        benchmark="changes",
+        case=f"{case.name}-{size.changes}-into-{size.rows}",
+        title=f"{case.title} of {size.changes:,} changes into {size.rows:,} rows",
+        date=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
+        rows=size.changes,
+        limit_seconds=settings.limit,
+        machine=machine_facts(),
+        versions=versions(**servers.versions(), **rival_versions(["postgres"])),
+        commit=commit(),
+        runs=(),
+    )
+    say(f"{empty.title}: making the targets as they were before")
+    with ExitStack() as stack:
+        prepared = {
+            name: _prepared(name, case, size, before, servers, settings)
+            for name in dict.fromkeys(_kept_by(name, case) for name in names)
+        }
+        for place in prepared.values():
+            stack.callback(servers.drop, place)
+        fixture = Fixture(source, prepared, changing.checksum(servers, source))
+
+        def turn(name: str, number: int) -> Run:
+            return _verified_run(name, number, case, size, fixture, jars, servers, settings)
+
+        return all_rounds(empty, names, settings, turn, say)
+
+
+def _kept_by(name: str, case: ChangeCase) -> str:
+    """Whose table a contestant loads: its own where it has a form of its own, else one for all others."""
+    return name if name == FLOW or (case.name == "scd2" and name == "dlt") else ""
+
+
+def _prepared(
+    kept_by: str, case: ChangeCase, size: Size, before: Place, servers: Servers, settings: Settings
+) -> Place:
+    if kept_by == FLOW:
+        return _loaded_by_flow(case, size, before, servers, settings)
+    if kept_by == "dlt":
+        return changing.versions_of_dlt(servers, before)
+    if case.name == "scd2":
+        return changing.versions_by_hand(servers, before)
+    return servers.copy(before, "plain")
+
+
+def _loaded_by_flow(
+    case: ChangeCase, size: Size, before: Place, servers: Servers, settings: Settings
+) -> Place:
+    """The same rows, brought by the same pipeline: its table, its ledger and its watermark are there."""
+    place = servers.copy(before, f"flow-{case.name}")
+    servers.execute(place, f"ALTER TABLE {changing.TABLE} RENAME TO base")
+    folder = settings.folder / f"prepare-{case.name}-{size.rows}"
+    folder.mkdir(parents=True)
+    options = {"strategy": case.name, "from": "base"}
+    job = Job(place, (place,), (), cores(), str(folder / "marks.jsonl"), rows=size.rows, options=options)
+    run = run_job(FLOW, 0, job, folder, limit=7200.0)
+    if run.problem or run.over_limit:
+        raise RuntimeError(f"ematix-flow could not make its table: {run.problem or 'it took too long'}")
+    servers.execute(place, "DROP TABLE base")
+    servers.execute(place, "VACUUM ANALYZE")
+    shutil.rmtree(folder, ignore_errors=True)
+    return place
+
+
+def _verified_run(
+    name: str,
+    number: int,
+    case: ChangeCase,
+    size: Size,
+    fixture: Fixture,
+    jars: Sequence[Path],
+    servers: Servers,
+    settings: Settings,
+) -> Run:
+    label = f"{case.name}-{name}-{number}"
+    folder = settings.folder / f"run-{label}"
+    folder.mkdir()
+    target = servers.copy(fixture.prepared[_kept_by(name, case)], label)
+    options = {"strategy": case.name, "from": changing.TABLE, "after": size.after}
+    marks = str(folder / "marks.jsonl")
+    try:
+        job = Job(
+            fixture.source, (target,), tuple(map(str, jars)), cores(), marks, rows=size.rows, options=options
+        )
+        servers.settle()
+        run = run_job(name, number, job, folder, settings.limit)
+        if run.problem is None and run.load_seconds is not None:
+            run = replace(run, problem=_wrong(name, case, size, fixture, servers, target))
+    finally:
+        servers.drop(target)
+        shutil.rmtree(folder, ignore_errors=True)
+    return run
+
+
+def _wrong(
+    name: str, case: ChangeCase, size: Size, fixture: Fixture, servers: Servers, target: Place
+) -> str | None:
+    """Why the target is not what the changes make of it, in words."""
+    current = "true" if case.name == "merge" else _CURRENT.get(name, "is_current")
+    found = changing.checksum(servers, target, current)
+    if found[0] != fixture.expected[0]:
+        return f"wrong result: {found[0]:,} rows hold now, and {fixture.expected[0]:,} are in the source"
+    if found != fixture.expected:
+        return "wrong result: the rows that hold now have other values than those of the source"
+    if case.name == "scd2":
+        closed = servers.execute(target, f"SELECT count(*) FROM {changing.TABLE} WHERE NOT ({current})")
+        if closed[0][0] != size.updates:
+            return f"wrong result: {closed[0][0]:,} versions are closed, of {size.updates:,} that ended"
+    return None

@@ -1,0 +1,122 @@
+"""dlt, as its documentation says it is fastest: connectorx reads Arrow, Parquet files are loaded.
+
+Into PostgreSQL they go through ADBC; into MariaDB dlt has only the general way of SQLAlchemy, whose rows are
+inserted in batches. Changes arrive by its incremental cursor and are merged by its own strategies.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contestants import Load
+from benchmarks.job import Job
+from benchmarks.place import Place
+
+SETTINGS = {
+    "RUNTIME__DLTHUB_TELEMETRY": "false",
+    "RUNTIME__LOG_LEVEL": "ERROR",
+    "DATA_WRITER__DISABLE_COMPRESSION": "true",
+}
+
+
+def prepare(job: Job) -> Load:
+    dlt = _imported()
+    from dlt.sources.sql_database import sql_table
+
+    def load(target: Place) -> dict[str, Any]:
+        rows = sql_table(
+            credentials=_address(job.source),
+            table=job.table,
+            backend="connectorx",
+            backend_kwargs={"return_type": "arrow_stream", "batch_size": 100_000, "conn": _plain(job.source)},
+            reflection_level="full_with_precision",
+        )
+        pipeline = _pipeline(dlt, job, target)
+        pipeline.run(rows, loader_file_format="parquet", write_disposition="append").raise_on_failed_jobs()
+        return {}
+
+    return load
+
+
+def prepare_changes(job: Job) -> Load:
+    """Its default: rows with the incoming keys are deleted, then the incoming ones inserted. Or its scd2."""
+    strategy = "delete-insert" if job.options["strategy"] == "merge" else "scd2"
+    return _prepare_merge(job, strategy)
+
+
+def prepare_upsert(job: Job) -> Load:
+    return _prepare_merge(job, "upsert")
+
+
+def _prepare_merge(job: Job, strategy: str) -> Load:
+    dlt = _imported()
+    from dlt.sources.sql_database import sql_table
+
+    disposition: dict[str, str] = {"disposition": "merge", "strategy": strategy}
+    hints: dict[str, Any] = {"primary_key": "o_orderkey"}
+    table = job.table
+    if strategy == "scd2":
+        # without the merge key every row that is not among the changes would be closed
+        disposition |= {"validity_column_names": ["valid_from", "valid_to"]}  # type: ignore[dict-item]
+        disposition |= {"row_version_column_name": "row_hash"}
+        hints = {"merge_key": "o_orderkey"}
+        table = f"{job.table}_hashed"
+
+    def load(target: Place) -> dict[str, Any]:
+        rows = sql_table(
+            credentials=_address(job.source),
+            table=table,
+            backend="connectorx",
+            backend_kwargs={"return_type": "arrow_stream", "batch_size": 100_000, "conn": _plain(job.source)},
+            reflection_level="full_with_precision",
+            incremental=dlt.sources.incremental(
+                "updated_at",
+                initial_value=_moment(job.options["after"]),
+                range_start="open",
+            ),
+        )
+        rows.apply_hints(table_name=job.table, write_disposition=disposition, **hints)
+        pipeline = _pipeline(dlt, job, target)
+        pipeline.run(rows, loader_file_format="parquet").raise_on_failed_jobs()
+        return {}
+
+    return load
+
+
+def _moment(text: str) -> Any:
+    import datetime as dt
+
+    return dt.datetime.fromisoformat(text)
+
+
+def _imported() -> Any:
+    os.environ.update(SETTINGS)
+    import dlt
+    import dlt.destinations
+    import pyarrow.parquet  # the load imports it
+    import sqlalchemy.dialects.postgresql.psycopg2
+
+    assert pyarrow.parquet and sqlalchemy.dialects.postgresql.psycopg2
+    return dlt
+
+
+def _pipeline(dlt: Any, job: Job, target: Place) -> Any:
+    folder = Path(job.marks).with_name(f"dlt-{job.targets.index(target)}")
+    if target.kind == "postgres":
+        destination, dataset = dlt.destinations.postgres(target.location), "public"
+    elif target.kind == "duckdb":
+        destination, dataset = dlt.destinations.duckdb(target.location), "main"
+    else:
+        destination, dataset = dlt.destinations.sqlalchemy(_address(target)), target.login().database
+    return dlt.pipeline("copy", destination=destination, dataset_name=dataset, pipelines_dir=str(folder))
+
+
+def _address(place: Place) -> str:
+    scheme, _, rest = place.location.partition("://")
+    return {"postgresql": "postgresql+psycopg2", "mysql": "mysql+pymysql"}[scheme] + "://" + rest
+
+
+def _plain(place: Place) -> str:
+    return place.location

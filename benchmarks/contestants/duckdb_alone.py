@@ -1,0 +1,55 @@
+"""DuckDB alone: its extensions read the source and write the target, in one statement.
+
+The extensions come from wheels and are loaded by their path; DuckDB would otherwise download them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contestants import Load
+from benchmarks.job import Job
+from benchmarks.place import Place
+
+EXTENSIONS = {"postgres": "postgres_scanner", "mysql": "mysql_scanner"}
+
+
+def prepare(job: Job) -> Load:
+    import duckdb
+
+    needed = [EXTENSIONS[k] for k in dict.fromkeys((job.source.kind, job.targets[0].kind)) if k in EXTENSIONS]
+
+    def load(target: Place) -> dict[str, Any]:
+        with duckdb.connect() as connection:
+            for name in needed:
+                connection.execute(f"LOAD '{extension(name)}'")
+            connection.execute(
+                f"ATTACH '{_address(job.source)}' AS source ({_options(job.source)}, READ_ONLY)"
+            )
+            connection.execute(f"ATTACH '{_address(target)}' AS target ({_options(target)})")
+            schema = {"postgres": "public", "duckdb": "main"}.get(target.kind)
+            into = f"target.{schema}.{job.table}" if schema else f"target.{job.table}"
+            connection.execute(f"CREATE TABLE {into} AS SELECT * FROM source.{job.table}")
+        return {}
+
+    return load
+
+
+def extension(name: str) -> Path:
+    """The file of an extension, for the version of DuckDB that is installed beside it."""
+    package = Path(import_module(f"duckdb_extension_{name}").__file__ or "").parent
+    return next(package.glob(f"extensions/*/{name}.duckdb_extension"))
+
+
+def _options(place: Place) -> str:
+    return f"TYPE {place.kind}"
+
+
+def _address(place: Place) -> str:
+    if place.kind != "mysql":
+        return place.location
+    login = place.login()
+    parts = {"host": login.host, "port": login.port, "user": login.user, "passwd": login.password}
+    return " ".join(f"{name}={value}" for name, value in {**parts, "db": login.database}.items())

@@ -1,0 +1,177 @@
+"""Rounds of measured processes: who runs when, what a process's marks say, and going on where one stopped."""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from benchmarks.cases import APART, CONTESTANTS
+from benchmarks.datasets import DATA
+from benchmarks.job import Job, read_marks
+from benchmarks.process import Ended, environment, last_words, measured, readable, within
+from benchmarks.results import Result, Run, load, save
+from benchmarks.rivals import rival_python
+
+WORK = DATA / "work"
+UNFINISHED = DATA / "unfinished"
+START_SECONDS = 600.0
+REPEATED_BELOW_SECONDS = 300.0
+
+
+def new_folder(name: str) -> Path:
+    """An empty folder on the disk that holds the data."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=WORK))
+
+
+@dataclass(frozen=True)
+class Settings:
+    rows: int
+    repeat: int
+    limit: float
+    seed: int
+    contestants: tuple[str, ...] | None = None  # None: all of each case
+    anew: bool = False  # measure again what an interrupted run has measured already
+    folder: Path = field(default_factory=lambda: new_folder("work"))
+
+    def chosen(self, contestants: Sequence[str]) -> list[str]:
+        return [name for name in contestants if self.contestants is None or name in self.contestants]
+
+
+def order(contestants: Sequence[str], rounds: int, seed: int) -> list[tuple[int, str]]:
+    """Round by round, in another order each: what disturbs the machine for a while hits everyone alike."""
+    shuffled = random.Random(seed)
+    turns = []
+    for number in range(1, rounds + 1):
+        names = list(contestants)
+        shuffled.shuffle(names)
+        turns += [(number, name) for name in names]
+    return turns
+
+
+def settled(run: Run) -> bool:
+    """Whether another round would add nothing: it is wrong, beyond the limit, or so long that it is sure."""
+    return bool(run.problem) or run.over_limit or (run.load_seconds or 0.0) > REPEATED_BELOW_SECONDS
+
+
+def all_rounds(
+    empty: Result,
+    names: Sequence[str],
+    settings: Settings,
+    turn: Callable[[str, int], Run],
+    say: Callable[[str], None],
+) -> Result:
+    """Every contestant in every round; each run is kept at once, and a later start goes on after it.
+
+    ``empty`` says what is measured, and has no runs yet.
+    """
+    result = _begun(empty, settings, say)
+    for number, name in order(names, settings.repeat, settings.seed):
+        mine = [run for run in result.runs if run.contestant == name]
+        if any(settled(run) or run.round == number for run in mine):
+            continue
+        say(f"  round {number} of {settings.repeat}, {CONTESTANTS[name]} …")
+        run = turn(name, number)
+        result = replace(result, runs=(*result.runs, run))
+        save(result, UNFINISHED)
+        say(f"    {outcome(run)}")
+    return result
+
+
+def finished(result: Result) -> None:
+    """It is kept elsewhere now."""
+    for file in UNFINISHED.glob(f"*-{result.case}.json"):
+        file.unlink()
+
+
+def _begun(empty: Result, settings: Settings, say: Callable[[str], None]) -> Result:
+    for file in sorted(UNFINISHED.glob(f"*-{empty.case}.json")):
+        found = load(file)
+        same = (found.rows, found.commit, found.limit_seconds) == (
+            empty.rows,
+            empty.commit,
+            empty.limit_seconds,
+        )
+        if same and not settings.anew and found.case == empty.case:
+            say(f"  going on after {len(found.runs)} runs of {found.date}; --anew starts from the beginning")
+            return found
+    return empty
+
+
+def outcome(run: Run) -> str:
+    """A run in one line."""
+    if run.problem:
+        return f"disqualified: {run.problem}"
+    if run.over_limit:
+        return "stopped at the limit"
+    again = "" if run.again_seconds is None else f", again {run.again_seconds:.2f} s"
+    memory = f", {(run.peak_bytes or 0) / 2**20:,.0f} MB"
+    return f"{run.load_seconds:.2f} s{again}, and {run.start_seconds:.1f} s to start{memory}"
+
+
+# ------------------------------------------------------------------ one process
+
+
+def run_job(name: str, number: int, job: Job, folder: Path, limit: float) -> Run:
+    """One contestant in a fresh process of its own environment."""
+    file = folder / "job.json"
+    job.write(file)
+    python = str(rival_python()) if name in APART else sys.executable
+    env = environment(folder / "state")
+    marks = Path(job.marks)
+    command = [python, "-m", "benchmarks.contestants", name, str(file)]
+    ended = measured(command, folder, env, _loading_at_most(limit, marks), folder / "output.log")
+    return timed(name, number, ended, marks)
+
+
+def _loading_at_most(limit: float, marks: Path) -> Callable[[float], bool]:
+    """The limit is for each load; getting ready has one of its own."""
+
+    def expired(started_at: float) -> bool:
+        told = read_marks(marks)
+        if not told:
+            return time.monotonic() > started_at + START_SECONDS
+        return time.monotonic() > max(mark.at for mark in told.values()) + limit
+
+    return expired
+
+
+def timed(name: str, number: int, ended: Ended, marks_file: Path) -> Run:
+    """What a process's marks and end say about its load."""
+    marks = read_marks(marks_file)
+    ready, loaded, again = (marks.get(mark) for mark in ("ready", "loaded", "loaded again"))
+    until = None if loaded is None else loaded.at
+    run = Run(name, number, peak_bytes=ended.peak_bytes(until))
+    if ready is not None:
+        run = replace(run, start_seconds=ready.at - ended.started_at)
+    if ended.code is None and ready is None:
+        return replace(run, problem=f"was not ready after {ended.seconds:.0f} s")
+    if ended.code is None:
+        return replace(run, over_limit=True)
+    if "failed" in marks:
+        return replace(run, problem=f"failed: {readable(str(marks['failed'].details['error']))}")
+    if ended.code != 0 or ready is None or loaded is None:
+        return replace(run, problem=f"ended with code {ended.code}: {last_words(ended.said)}")
+    return replace(
+        run,
+        load_seconds=loaded.at - ready.at,
+        total_seconds=loaded.at - ended.started_at,
+        again_seconds=None if again is None else again.at - loaded.at,
+        details={"first": loaded.details} | ({} if again is None else {"again": again.details}),
+    )
+
+
+def warm_archive(folder: Path) -> None:
+    """Let the class-data archive be made now: in the background it would disturb the next contestant."""
+    script = "from ematix_flow.schedule.context import spark_starter; spark_starter()()"
+    env = {**environment(folder / "state"), "EMATIX_FLOW_CDS": "sync"}
+    ended = measured(
+        [sys.executable, "-c", script], folder, env, within(START_SECONDS), folder / "archive.log"
+    )
+    if ended.code != 0:
+        raise RuntimeError(f"Spark did not start:\n{ended.said}")

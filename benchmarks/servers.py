@@ -1,0 +1,91 @@
+"""The private servers of one run, PostgreSQL and MariaDB as they are shipped, and their databases."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+from benchmarks.place import Place
+
+# The tests' servers trade safety for speed; here they are as they are shipped.
+POSTGRES_AS_SHIPPED = {"fsync": "on", "full_page_writes": "on", "wal_level": "replica"}
+MARIADB_AS_SHIPPED = {"innodb-buffer-pool-size": "128M", "innodb-flush-log-at-trx-commit": "1"}
+SERVERS = {"postgres": "PostgreSQL server", "mysql": "MariaDB server"}
+
+
+class Servers:
+    """Each is started when it is first needed, and gone at the end."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Any] = {}  # kind -> server
+        self._databases: dict[str, str] = {}  # location -> name
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Servers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def server(self, kind: str) -> Any:
+        if kind not in self._running:
+            self._running[kind] = self._stack.enter_context(_started(kind))
+        return self._running[kind]
+
+    def create(self, kind: str, label: str) -> Place:
+        """An empty database that was never used before."""
+        server = self.server(kind)
+        return self._known(kind, server, server.create_database(label))
+
+    def copy(self, template: Place, label: str) -> Place:
+        """A PostgreSQL database with everything that is in another one, which nobody may be using."""
+        server = self.server("postgres")
+        name = server.create_database(label)
+        server.drop_database(name)
+        original = self._databases[template.location]
+        server.execute(f'CREATE DATABASE "{name}" TEMPLATE "{original}" STRATEGY file_copy')
+        return self._known("postgres", server, name)
+
+    def drop(self, place: Place) -> None:
+        self.server(place.kind).drop_database(self._databases.pop(place.location))
+
+    def execute(self, place: Place, statement: str) -> list[tuple[Any, ...]]:
+        """A trusted statement in one of the databases."""
+        found: list[tuple[Any, ...]] = self.server(place.kind).execute(
+            statement, self._databases[place.location]
+        )
+        return found
+
+    def settle(self) -> None:
+        """Write out what earlier loads left in memory, so that the next one does not pay for it."""
+        if "postgres" in self._running:
+            self._running["postgres"].execute("CHECKPOINT")
+        os.sync()
+
+    def versions(self) -> dict[str, str]:
+        """Of those that were needed."""
+        asked = {"postgres": "SHOW server_version", "mysql": "SELECT version()"}
+        return {
+            SERVERS[kind]: str(server.execute(asked[kind])[0][0]) for kind, server in self._running.items()
+        }
+
+    def _known(self, kind: str, server: Any, name: str) -> Place:
+        place = Place(kind, server.url(name))
+        self._databases[place.location] = name
+        return place
+
+
+def _started(kind: str) -> Any:
+    if kind == "postgres":
+        from tests.services import postgres
+
+        postgres.install()
+        return postgres.running_server(POSTGRES_AS_SHIPPED)
+    from tests.services import mariadb
+
+    mariadb.install()
+    return mariadb.running_server(MARIADB_AS_SHIPPED)
