@@ -46,7 +46,9 @@ def _programs() -> Programs | None:
         return None
     maker = shutil.which("mariadb-install-db") or "mariadb-install-db"
     quiet = ["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]
-    return Programs("MariaDB", [maker, *quiet], [str(server), "--no-defaults"], server_account("mysql"))
+    return Programs(
+        "MariaDB", [maker, *quiet], [str(server), "--no-defaults", "--sync-frm=OFF"], server_account("mysql")
+    )
 
 
 @contextmanager

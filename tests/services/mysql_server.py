@@ -55,6 +55,7 @@ class MySQLServer:
             "local-infile": "ON",
             "innodb-buffer-pool-size": "256M",
             "innodb-flush-log-at-trx-commit": "2",  # what is committed outlives the process, not the power
+            "innodb-flush-method": "nosync",
             "performance-schema": "OFF",
             **(settings or {}),
         }

@@ -320,6 +320,10 @@ class Target(ABC):
     def sweep(self, pipeline: str, target: str) -> list[str]:
         """Drop staging that a crashed run of this pipeline left. Called while the lock is held."""
 
+    def remarks(self) -> tuple[str, ...]:
+        """What a person should know of how this target is loaded, for the plan's warnings."""
+        return ()
+
     @abstractmethod
     def run_sql(self, sql: str) -> int:
         """One statement in its own transaction, for post-load transforms; rows affected."""

@@ -71,8 +71,4 @@ def control_insert(dialect: SqlDialect, table: TableSpec, replace_on: Sequence[s
     )
     values = exp.Values(expressions=[exp.Tuple(expressions=[exp.Placeholder(this=n) for n in names])])
     sql = dialect.render(exp.Insert(this=schema, expression=values))
-    if replace_on:
-        quote = dialect.quote
-        updates = ", ".join(f"{quote(n)} = excluded.{quote(n)}" for n in names if n not in replace_on)
-        sql += f" ON CONFLICT ({', '.join(quote(n) for n in replace_on)}) DO UPDATE SET {updates}"
-    return sql
+    return sql + dialect.replacing(names, replace_on) if replace_on else sql

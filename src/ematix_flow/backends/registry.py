@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 # kind -> (module:class, the extra that brings its driver)
 _BACKENDS: dict[str, tuple[str, str | None]] = {
     "postgres": ("ematix_flow.backends.postgres.backend:PostgresBackend", "postgres"),
+    "mysql": ("ematix_flow.backends.mysql.backend:MySQLBackend", "mysql"),
     "sqlite": ("ematix_flow.backends.sqlite.backend:SQLiteBackend", None),
     "duckdb": ("ematix_flow.backends.duckdb.backend:DuckDBBackend", None),
     "object_store_local": ("ematix_flow.backends.objectstore.backend:LocalFilesBackend", None),

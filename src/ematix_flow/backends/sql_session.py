@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -66,6 +66,12 @@ class SqlDialect(Dialect, ABC):
     def analyze_sql(self, table: exp.Table) -> str | None:
         """A statement that lets the optimiser know a work table that was just filled; None without one."""
         return None
+
+    def replacing(self, names: Sequence[str], key: Sequence[str]) -> str:
+        """The end of an INSERT of these columns that overwrites the row with the same key."""
+        quote = self.quote
+        updates = ", ".join(f"{quote(n)} = excluded.{quote(n)}" for n in names if n not in key)
+        return f" ON CONFLICT ({', '.join(quote(n) for n in key)}) DO UPDATE SET {updates}"
 
     def column_constraint(self, spec: ColumnSpec) -> str:
         """An extra CHECK for a limit that the database would not enforce by itself."""

@@ -184,7 +184,7 @@ def _plan_target(
         watermark_range,
         tuple(stages),
         tuning,
-        (*drift, *late),
+        (*drift, *late, *(() if path.value == "same_db" else sink.remarks())),
         matching,
     )
 

@@ -1,0 +1,77 @@
+"""One MySQL or MariaDB server behind a connection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pymysql.cursors
+
+from ematix_flow.backends.base import Backend
+from ematix_flow.backends.capabilities import Capabilities
+from ematix_flow.backends.mysql.address import address_of
+from ematix_flow.backends.mysql.connection import DriverError, connected
+from ematix_flow.backends.mysql.dialect import MySQLDialect
+from ematix_flow.backends.mysql.failures import source_failure
+from ematix_flow.backends.mysql.server import Server
+from ematix_flow.backends.mysql.source import MySQLSource, prepared
+from ematix_flow.backends.mysql.target import MySQLTarget
+from ematix_flow.errors import ConfigError
+from ematix_flow.spec.connections import Connection, MySQLConnection
+from ematix_flow.strategies.raw_sql import one_statement
+
+
+class MySQLBackend(Backend):
+    kind = "mysql"
+    capabilities = Capabilities(
+        source=True,
+        strategies=frozenset({"append", "truncate", "merge", "scd2"}),
+        transactions=True,
+        same_db=True,
+        parallel_read=False,  # a snapshot belongs to one session
+        parallel_write=True,
+        concurrent_writers=True,
+    )
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        if not isinstance(connection, MySQLConnection):
+            raise ConfigError(f"connection {connection.name!r} is {connection.kind}, not mysql")
+        self.address = address_of(connection)
+        self.server = Server(self.address)
+        dialect = MySQLDialect(self.server)
+        self._source = MySQLSource(self.address, dialect)
+        self._target = MySQLTarget(self.server, dialect)
+
+    def check(self) -> str:
+        facts = self.server.facts
+        return f"{facts.product} {facts.version.split('-')[0]} at {self.address.label}"
+
+    def identity(self) -> str:
+        """The server: its databases can be joined in one statement, so that they are one to a load."""
+        return f"{self.kind}:{self.server.facts.identity}"
+
+    def source(self) -> MySQLSource:
+        return self._source
+
+    def target(self) -> MySQLTarget:
+        """Always the same: it knows which session holds a pipeline's lock."""
+        return self._target
+
+    def query(self, sql: str, limit: int | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Runs in a transaction that cannot write."""
+        name = self.connection.name
+        inner = one_statement(sql, "mysql")
+        with connected(self.address) as connection:
+            connection.query("START TRANSACTION READ ONLY")
+            fields = prepared(connection, name, inner, inner)
+            rows: list[tuple[Any, ...]] = []
+            if fields:
+                try:
+                    cursor = pymysql.cursors.SSCursor(connection)
+                    cursor.execute(inner)
+                    rows = list(cursor.fetchall() if limit is None else cursor.fetchmany(limit))
+                except DriverError as error:
+                    raise source_failure(error, name, inner) from error
+                finally:
+                    connection._force_close()  # what is left of the rows is not waited for
+        return [field.name for field in fields], rows

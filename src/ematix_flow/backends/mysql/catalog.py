@@ -1,0 +1,108 @@
+"""Reading a live table from the information schema."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ematix_flow.backends.base import LiveTable
+from ematix_flow.backends.mysql.dialect import MySQLDialect
+from ematix_flow.backends.sql_session import SqlSession
+from ematix_flow.errors import SchemaMismatch
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+
+_RELATION = """
+SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES
+WHERE TABLE_SCHEMA = COALESCE(%(schema)s, DATABASE()) AND TABLE_NAME = %(name)s
+"""
+_COLUMNS = """
+SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE = 'NO', COLLATION_NAME,
+       NULLIF(COLUMN_DEFAULT, 'NULL') IS NOT NULL, EXTRA, COLUMN_COMMENT <> ''
+FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %(schema)s AND TABLE_NAME = %(name)s
+ORDER BY ORDINAL_POSITION
+"""
+_KEYS = """
+SELECT INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = %(schema)s AND TABLE_NAME = %(name)s AND NON_UNIQUE = 0
+ORDER BY INDEX_NAME, SEQ_IN_INDEX
+"""
+_REFERRING = """
+SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.KEY_COLUMN_USAGE
+WHERE REFERENCED_TABLE_SCHEMA = %(schema)s AND REFERENCED_TABLE_NAME = %(name)s ORDER BY 1, 2
+"""
+_LOADABLE = ("BASE TABLE", "VIEW", "SYSTEM VERSIONED")
+
+
+def live_table(session: SqlSession, dialect: MySQLDialect, table: TableSpec) -> LiveTable | None:
+    """The table as it is, or None."""
+    found = session.fetch(_RELATION, {"schema": table.schema, "name": table.name})
+    # where names keep their case, the information schema may still find the one that differs in it
+    exact = [row for row in found if row[1] == table.name] or found
+    if not exact or (exact[0][1] != table.name and _keeps_case(session)):
+        return None
+    schema, name, kind = exact[0]
+    if kind not in _LOADABLE:
+        raise SchemaMismatch(
+            f"{table.label} is a {str(kind).lower()} in the target",
+            where=table.where,
+            next_step="choose another name for the table",
+        )
+    place = {"schema": schema, "name": name}
+    keys = _unique_keys(session.fetch(_KEYS, place))
+    primary = keys.pop("PRIMARY", ())
+    in_keys = {column for group in (primary, *keys.values()) for column in group}
+    drops = {group: f"DROP INDEX {dialect.quote(index)}" for index, group in keys.items()}
+    drops |= {primary: "DROP PRIMARY KEY"} if primary else {}
+    declared = set(table.with_load_columns().column_names)
+    columns, native, pinned = [], {}, {}
+    for column, type_name, not_null, collation, has_default, extra, has_comment in session.fetch(
+        _COLUMNS, place
+    ):
+        is_filled = has_default or "auto_increment" in extra or "GENERATED" in extra
+        if is_filled or has_comment:
+            pinned[column] = "MySQL would forget its default, comment or formula"
+        shown = _text(type_name)
+        if column in in_keys and collation and not str(collation).endswith("_bin"):
+            shown += f" collate {collation}"
+        native[column] = shown
+        columns.append(
+            ColumnSpec(
+                column,
+                # a type that no canonical one holds is told by its native name
+                dialect.canonical_type(shown) or DataType("text"),
+                # a column that fills itself asks nothing of a load that does not know it
+                nullable=not not_null or (is_filled and column not in declared),
+                primary_key=column in primary,
+            )
+        )
+    referring = tuple(f"{schema}.{name}" for schema, name in session.fetch(_REFERRING, place))
+    return LiveTable(
+        tuple(columns),
+        primary,
+        tuple(keys.values()),
+        native,
+        drops=drops,
+        pinned=pinned,
+        referred_by=referring,
+    )
+
+
+def _unique_keys(rows: Sequence[Sequence[Any]]) -> dict[str, tuple[str, ...]]:
+    """Unique indexes by name; one over a part of a column, or over an expression, makes nothing unique."""
+    groups: dict[str, list[tuple[str | None, Any]]] = {}
+    for index, column, part in rows:
+        groups.setdefault(index, []).append((column, part))
+    return {
+        index: tuple(column for column, _ in parts if column is not None)
+        for index, parts in groups.items()
+        if all(column is not None and part is None for column, part in parts)
+    }
+
+
+def _keeps_case(session: SqlSession) -> bool:
+    return int(session.fetch("SELECT @@lower_case_table_names")[0][0]) == 0
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

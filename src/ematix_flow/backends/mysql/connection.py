@@ -1,0 +1,109 @@
+"""Opening a connection, and what every session of ours sets: UTC, strict, patient."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pymysql
+from pymysql.constants import CLIENT
+
+from ematix_flow.backends.mysql.address import APPLICATION, Address, cannot_connect
+
+DriverError = pymysql.err.MySQLError
+
+# a value that does not fit is an error, never cut; and what the user's SQL relies on stays as it is,
+# but a backslash must escape: our constants are written so
+_STRICT = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_ENGINE_SUBSTITUTION"
+_MODE = f"CONCAT_WS(',', NULLIF(REPLACE(@@sql_mode, 'NO_BACKSLASH_ESCAPES', ''), ''), '{_STRICT}')"
+_SETTINGS = (
+    f"sql_mode = {_MODE}",
+    "time_zone = '+00:00'",
+    # a slow source or target on the other side may keep this one waiting for long
+    "net_read_timeout = 3600",
+    "net_write_timeout = 3600",
+    "wait_timeout = 604800",
+    "group_concat_max_len = 4294967295",
+)
+_WANTS_TLS = ((1045,), (3159,))  # an account may want it, or the server from everyone
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
+
+
+@contextmanager
+def connected(
+    address: Address, *, program: str = APPLICATION, local_infile: bool = False
+) -> Iterator[pymysql.Connection[Any]]:
+    """A connection without transaction of its own; closed at the end, which rolls back what is open."""
+    connection = connect(address, program=program, local_infile=local_infile)
+    try:
+        yield connection
+    finally:
+        with suppress(pymysql.MySQLError, OSError):
+            connection.close()
+
+
+def connect(
+    address: Address, *, program: str = APPLICATION, local_infile: bool = False
+) -> pymysql.Connection[Any]:
+    """Mode ``allow``, that of a server on this machine, speaks TLS only where the server wants it."""
+    try:
+        if address.sslmode != "allow":
+            connection = _open(address, program, local_infile, tls=address.sslmode != "disable")
+        else:
+            try:
+                connection = _open(address, program, local_infile, tls=False)
+            except pymysql.MySQLError as error:
+                if error.args[:1] not in _WANTS_TLS:
+                    raise
+                connection = _open(address, program, local_infile, tls=True)
+    except (pymysql.MySQLError, OSError, RuntimeError, ValueError) as error:
+        raise cannot_connect(address, error) from None  # the driver's own traceback holds the password
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION {', '.join(_SETTINGS)}")
+    except pymysql.MySQLError as error:
+        connection.close()
+        raise cannot_connect(address, error) from None
+    _keep_alive(connection)
+    return connection
+
+
+def _open(address: Address, program: str, local_infile: bool, *, tls: bool) -> pymysql.Connection[Any]:
+    connection = pymysql.Connection(
+        host=address.host,
+        port=address.port,
+        unix_socket=address.unix_socket,
+        user=address.user or "",
+        password=address.password or "",
+        database=address.database or None,
+        charset="utf8mb4",
+        autocommit=True,
+        local_infile=local_infile,
+        connect_timeout=address.connect_timeout,
+        client_flag=CLIENT.FOUND_ROWS,  # an UPDATE counts the rows it matched
+        ssl=address.tls_context() if tls else None,
+        ssl_disabled=not tls,
+        program_name=program,
+        defer_connect=True,
+    )
+    if tls and address.sslmode == "prefer":
+        connection._ssl_required = False
+        connection.client_flag &= ~CLIENT.SSL
+    connection.connect()
+    return connection
+
+
+def _keep_alive(connection: Any) -> None:
+    """A load may be silent for long: keep what lies between from forgetting the connection."""
+    peer = connection._sock
+    if address_family_is_tcp(peer):
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE.items():
+            if hasattr(socket, name):
+                peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def address_family_is_tcp(peer: Any) -> bool:
+    return peer is not None and peer.family in (socket.AF_INET, socket.AF_INET6)

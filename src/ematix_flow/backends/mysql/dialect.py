@@ -1,0 +1,251 @@
+"""MySQL's SQL: type names both ways, typed constants, joined updates, values as they are read back."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from sqlglot import exp
+
+from ematix_flow.backends.mysql.hashing import row_hash
+from ematix_flow.backends.sql_session import SqlDialect
+from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.spec.types import INTEGER_BITS, MAX_PRECISION, DataType
+from ematix_flow.strategies.row_hash import Columns
+from ematix_flow.strategies.sql import aliased, column, identifier
+
+MOMENT_TYPE = "DATETIME(6)"
+_NATIVE = {
+    "small_int": "SMALLINT",
+    "integer": "INT",
+    "big_int": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "boolean": "TINYINT(1)",
+    "text": "LONGTEXT",
+    "date": "DATE",
+    "timestamp": MOMENT_TYPE,
+    "timestamp_tz": MOMENT_TYPE,  # MySQL's TIMESTAMP ends in 2038
+    "json": "JSON",
+    "jsonb": "JSON",
+    "uuid": "CHAR(36) CHARACTER SET ascii COLLATE ascii_bin",
+    "bytes": "LONGBLOB",
+}
+_CANONICAL = {
+    "smallint": "small_int",
+    "int": "integer",
+    "integer": "integer",
+    "bigint": "big_int",
+    "float": "float",
+    "double": "double",
+    "longtext": "text",
+    "date": "date",
+    "json": "json",
+    "longblob": "bytes",
+}
+_NAMED = re.compile(r"([a-z]+)(?:\((\d+)(?:,\s*(\d+))?\))?(.*)")
+_TEXTS = ("text", "string")
+_JSONS = ("json", "jsonb")
+_LONGEST_VARCHAR = 16_383
+
+
+class Spelling(Protocol):
+    """What differs between MySQL and MariaDB."""
+
+    @property
+    def collation(self) -> str: ...
+
+    @property
+    def is_mariadb(self) -> bool: ...
+
+
+class MySQLDialect(SqlDialect):
+    """How strategies, DDL and control tables speak to MySQL and MariaDB."""
+
+    name = "mysql"
+
+    def __init__(self, server: Spelling) -> None:
+        self._server = server
+
+    @property
+    def collation(self) -> str:
+        return self._server.collation
+
+    @property
+    def is_mariadb(self) -> bool:
+        return self._server.is_mariadb
+
+    def table(self, schema: str | None, name: str) -> exp.Table:
+        return exp.Table(this=identifier(name), db=identifier(schema) if schema else None)
+
+    def render(self, tree: exp.Expr) -> str:
+        """Placeholders in the driver's way; such statements hold no percent sign of their own."""
+        if tree.find(exp.Placeholder):
+            tree = tree.transform(
+                lambda node: exp.Var(this=f"%({node.name})s") if isinstance(node, exp.Placeholder) else node
+            )
+        return super().render(tree)
+
+    def replacing(self, names: Sequence[str], key: Sequence[str]) -> str:
+        quote = self.quote
+        updates = ", ".join(f"{quote(n)} = VALUES({quote(n)})" for n in names if n not in key)
+        return f" ON DUPLICATE KEY UPDATE {updates}"
+
+    # -------------------------------------------------------------- types
+
+    def native_type(self, data_type: DataType) -> str:
+        if data_type.kind == "string":
+            length = data_type.length or 0
+            return f"VARCHAR({length})" if length <= _LONGEST_VARCHAR else "LONGTEXT"
+        if data_type.kind == "numeric":
+            return f"DECIMAL({data_type.precision},{data_type.scale})"
+        return _NATIVE[data_type.kind]
+
+    def canonical_type(self, native: str) -> DataType | None:
+        match = _NAMED.fullmatch(native.lower())
+        if match is None or "unsigned" in match[4]:
+            return None
+        word, size, scale = match[1], int(match[2] or 0), int(match[3] or 0)
+        if word in ("varchar", "char") and "collate" in match[4] and "_bin" not in match[4]:
+            return None  # a key whose letters count alike in either case
+        if word == "varchar":
+            return DataType("string", length=size)
+        if word == "char":
+            return DataType("uuid") if size == 36 else None
+        if word == "decimal":
+            within = 0 < size <= MAX_PRECISION
+            return DataType("numeric", precision=size, scale=scale) if within else None
+        if word == "tinyint":
+            return DataType("boolean") if size == 1 else None
+        if word in ("datetime", "timestamp"):
+            kind = "timestamp" if word == "datetime" else "timestamp_tz"
+            return DataType(kind) if size == 6 else None
+        return DataType(_CANONICAL[word]) if word in _CANONICAL else None
+
+    def holds(self, declared: DataType, live: DataType, native: str | None) -> bool:
+        found = live if native is None else self.canonical_type(native)
+        if found is None:
+            return False
+        if declared.kind in _JSONS:
+            return found.kind in ("json", "text")  # MariaDB's JSON is a text that must be valid
+        if declared.kind == "timestamp_tz":
+            return found.kind in ("timestamp", "timestamp_tz")
+        return found == self.canonical_type(self.native_type(declared))
+
+    # -------------------------------------------------------------- changing a table
+
+    def type_clause(self, item: ColumnSpec) -> str:
+        null = "NULL" if item.nullable else "NOT NULL"
+        return f"MODIFY COLUMN {self.quote(item.name)} {self.native_type(item.type)} {null}"
+
+    def null_clause(self, item: ColumnSpec) -> str:
+        return self.type_clause(item)
+
+    def converted(self, value: exp.Expr, item: ColumnSpec) -> exp.Expr:
+        kind = item.type.kind
+        if kind in INTEGER_BITS:
+            return exp.cast(value, "SIGNED", dialect=self.name)
+        if kind in ("float", "double"):
+            return exp.Add(this=value, expression=exp.Literal.number("0e0"))
+        name = self.native_type(item.type) if kind == "numeric" else "CHAR"
+        return exp.cast(value, name, dialect=self.name)
+
+    # -------------------------------------------------------------- values
+
+    def literal(self, value: Any, data_type: DataType) -> exp.Expr:
+        kind = data_type.kind
+        if value is None:
+            return exp.Null()
+        if kind == "boolean":
+            return exp.Boolean(this=bool(value))
+        if kind in ("timestamp", "timestamp_tz"):
+            return exp.cast(exp.Literal.string(_moment_text(value)), MOMENT_TYPE, dialect=self.name)
+        if kind == "date":
+            return exp.cast(exp.Literal.string(value.isoformat()[:10]), "DATE", dialect=self.name)
+        if isinstance(value, (bytes, bytearray)):
+            return exp.Anonymous(this="UNHEX", expressions=[exp.Literal.string(bytes(value).hex())])
+        if isinstance(value, (int, float, decimal.Decimal)):
+            return _number(value)
+        text = exp.Literal.string(str(value))
+        return self._exact(text) if kind in _TEXTS else text
+
+    def comparable(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        kind = data_type.kind
+        if kind in _JSONS and not self.is_mariadb:
+            return self._exact(exp.cast(column, "CHAR", dialect=self.name))
+        return self._exact(column) if kind in (*_TEXTS, *_JSONS) else column
+
+    def ranged(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        """Text is compared by code point, whatever the column's own collation."""
+        return self._exact(column) if data_type.kind in _TEXTS else column
+
+    def _exact(self, text: exp.Expr) -> exp.Expr:
+        utf8 = exp.DataType(this=exp.DataType.Type.CHARACTER_SET, kind=exp.Var(this="utf8mb4"))
+        return exp.Collate(this=exp.Cast(this=text, to=utf8), expression=exp.Var(this=self.collation))
+
+    def moment(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        if data_type.kind in ("timestamp", "timestamp_tz"):
+            return column
+        return exp.cast(column, MOMENT_TYPE, dialect=self.name)
+
+    def shifted(self, moment: exp.Expr, seconds: float) -> exp.Expr:
+        microseconds = exp.Literal.number(abs(round(seconds * 1_000_000)))
+        interval = exp.Interval(this=microseconds, unit=exp.Var(this="MICROSECOND"))
+        return exp.paren((exp.Add if seconds >= 0 else exp.Sub)(this=moment, expression=interval))
+
+    def row_hash(self, columns: Columns) -> exp.Expr:
+        return row_hash(columns, mariadb=self.is_mariadb)
+
+    def to_python(self, value: Any, data_type: DataType) -> Any:
+        if value is None:
+            return None
+        kind = data_type.kind
+        if kind == "timestamp_tz":
+            return value.replace(tzinfo=dt.timezone.utc)
+        if kind == "boolean":
+            return bool(value)
+        if kind == "bytes":
+            return bytes(value)
+        return value
+
+    # -------------------------------------------------------------- joined statements
+
+    def update_from(
+        self, target: exp.Table, source: exp.Table, sets: Mapping[str, exp.Expr], condition: exp.Expr
+    ) -> exp.Expr:
+        assigned = [exp.EQ(this=column(n, "t"), expression=v.copy()) for n, v in sets.items()]
+        return exp.Update(this=_joined(target, source, condition), expressions=assigned)
+
+    def delete_from(
+        self, target: exp.Table, source: exp.Table, on: Mapping[str, str], condition: exp.Expr | None
+    ) -> exp.Expr:
+        matches: list[exp.Expr] = [
+            exp.EQ(this=column(mine, "t"), expression=column(theirs, "s")) for mine, theirs in on.items()
+        ]
+        if condition is not None:
+            matches.append(condition)
+        gone = exp.Table(this=identifier("t"))
+        return exp.Delete(tables=[gone], this=_joined(target, source, exp.and_(*matches)))
+
+
+def _joined(target: exp.Table, source: exp.Table, condition: exp.Expr) -> exp.Table:
+    both = aliased(target, "t")
+    both.set("joins", [exp.Join(this=aliased(source, "s"), kind="INNER", on=condition)])
+    return both
+
+
+def _number(value: float | decimal.Decimal) -> exp.Expr:
+    text = format(value, "f") if isinstance(value, decimal.Decimal) else repr(value)
+    tree = exp.Literal.number(text.lstrip("-"))
+    return exp.Neg(this=tree) if text.startswith("-") else tree
+
+
+def _moment_text(value: Any) -> str:
+    if isinstance(value, dt.datetime):
+        if value.tzinfo is not None:
+            value = value.astimezone(dt.timezone.utc).replace(tzinfo=None)
+        return str(value.isoformat(" ", "microseconds"))
+    return str(value.isoformat())

@@ -1,0 +1,42 @@
+"""A same-database load made to mean what a load through Arrow means: nothing rounded.
+
+MySQL assigns a number of any scale to a column of fewer digits by rounding it, with no more than a note.
+The planner's casts do not see decimals beyond 38 digits: they have no canonical type.
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from ematix_flow.backends.mysql.dialect import MySQLDialect
+from ematix_flow.backends.mysql.exports import export
+from ematix_flow.backends.mysql.wire import Field
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.types import MAX_PRECISION, DataType
+from ematix_flow.strategies.functions import functions_for
+from ematix_flow.strategies.functions.base import Value
+from ematix_flow.strategies.functions.casts import cast
+from ematix_flow.strategies.functions.site import Site
+from ematix_flow.strategies.sql import column
+
+_ALIAS = "q"
+# stands for a number with digits beyond any declared scale, so that each value is checked
+_ANY_SCALE = DataType("numeric", precision=MAX_PRECISION, scale=MAX_PRECISION)
+
+
+def exact_select(fields: tuple[Field, ...], sql: str, table: TableSpec, dialect: MySQLDialect) -> str:
+    """The SQL, wrapped where a column needs more than MySQL's own assignment."""
+    wide = {f.name for f in fields if f.name in table.column_names and export(f).type is None}
+    if not wide:
+        return sql
+    picked = [
+        exp.alias_(_checked(n, table) if n in wide else column(n, _ALIAS), n, quoted=True)
+        for n in table.column_names
+    ]
+    rendered = ", ".join(map(dialect.render, picked))
+    return f"SELECT {rendered} FROM (\n{sql}\n) AS {dialect.quote(_ALIAS)}"
+
+
+def _checked(name: str, table: TableSpec) -> exp.Expr:
+    site = Site(functions_for("mysql"), name, lambda value: value)
+    return cast(Value(column(name, _ALIAS), _ANY_SCALE), table.column(name).type, site).tree

@@ -1,0 +1,182 @@
+"""A driver's error turned into one of ours, with the column it is about.
+
+Which error class it becomes depends on MySQL's number and on whose SQL failed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from ematix_flow.errors import FlowError, RowRejected, SourceFailed, TargetFailed
+
+UNCHANGED = "the target is unchanged: its transaction was rolled back"
+_MEND = "mend the row in the source, filter it in the source SQL, or change the column's type"
+_LOST = frozenset({0, 1053, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 4031})
+_DEADLOCK = frozenset({1020, 1205, 1213})
+_CREATED_MEANWHILE = frozenset({1007, 1050, 1060, 1061})
+_SYNTAX = frozenset({1052, 1054, 1055, 1064, 1066, 1109, 1140, 1146, 1222, 1247, 1248, 1305, 1365, 1582})
+_DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
+_REPEATED, _NULL, _TOO_LONG, _OUT_OF_RANGE = 1062, 1048, 1406, 1264
+_FOREIGN = frozenset({1216, 1217, 1451, 1452})
+_VALUES = frozenset(
+    {_NULL, _TOO_LONG, _OUT_OF_RANGE, 1263, 1265, 1292, 1364, 1366, 1411, 1441, 1525, 1690, 3140, 3141, 3156}
+    | {3819, 4025, 4078}
+)
+_REFUSED = frozenset({_REPEATED, *_FOREIGN, *_VALUES})
+_COLUMN = (
+    re.compile(r"[Cc]olumn [`'](?:[^`']*[`']\.[`'])*((?:[^`']|'')+)[`'](?: at row| cannot be null|\.?$)"),
+    re.compile(r"Field '((?:[^'])+)' doesn't have a default"),
+)
+_CONSTRAINT = re.compile(r"(?:constraint|CONSTRAINT|for key) [`']([^`']+)[`']")
+_REJECTION = re.compile(r"<<ematix_flow: (.*?)(?:>>|\.\.\.'|$)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the server said. Number 0 is a connection that was closed already."""
+
+    number: int
+    message: str
+
+    @property
+    def lost(self) -> bool:
+        """The connection is gone, and with it every open transaction."""
+        return self.number in _LOST
+
+    @property
+    def is_conflict(self) -> bool:
+        """Another session got in the way, and trying again helps."""
+        if self.number == _REPEATED:  # two sessions that write one ledger key
+            return "'ledger." in self.message or "'watermarks." in self.message
+        return self.number in _DEADLOCK or self.number in _CREATED_MEANWHILE
+
+    @property
+    def column(self) -> str | None:
+        found = next((m for pattern in _COLUMN if (m := pattern.search(self.message))), None)
+        return found[1] if found else None
+
+
+def diagnose(error: BaseException) -> Diagnosis:
+    number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    texts = [part for part in error.args if isinstance(part, str) and part]
+    message = texts[-1] if texts else "the connection is closed"
+    return Diagnosis(number, message.strip())
+
+
+def rejection(message: str) -> str | None:
+    """What our SQL said when it refused a value. MariaDB cuts long messages: their end is then missing."""
+    found = _REJECTION.search(message)
+    if found is None:
+        return None
+    cut = "" if found[0].endswith(">>") else "…"
+    return found[1].replace("''", "'") + cut
+
+
+def source_failure(error: Exception, name: str, sql: str) -> SourceFailed:
+    """What went wrong with the user's ``sql``."""
+    found = diagnose(error)
+    if found.lost:
+        return SourceFailed(
+            f"the connection {name!r} broke while rows were read: {found.message}",
+            next_step=f"flow connections check {name}, then run it again",
+        )
+    told = rejection(found.message)
+    if told is not None:
+        return SourceFailed(told, next_step=_MEND)
+    if found.number in _DENIED:
+        step = f"GRANT SELECT on it to the user of connection {name!r}"
+    else:
+        step = "mend the SQL and look at it with  flow preview"
+    return SourceFailed(f"MySQL refused the source SQL: {found.message}", next_step=step)
+
+
+def target_failure(error: Exception, names: Mapping[str, str] | None = None) -> FlowError:
+    """What went wrong on the target. ``names`` gives back a staging column's real name."""
+    found = diagnose(error)
+    if found.lost:
+        return TargetFailed(
+            f"the connection to the target broke: {found.message}",
+            state=UNCHANGED,
+            next_step="run it again once the server answers",
+        )
+    told = rejection(found.message)
+    if told is not None:
+        return RowRejected(told, state=UNCHANGED, next_step=_MEND)
+    if found.number in _REFUSED and not found.is_conflict:
+        return row_rejected(found, names or {})
+    return TargetFailed(f"MySQL: {found.message}", state=UNCHANGED, next_step=_target_advice(found))
+
+
+def row_rejected(found: Diagnosis, names: Mapping[str, str]) -> RowRejected:
+    what = found.message
+    column = names.get(found.column, found.column) if found.column else None
+    if column and found.column != column:
+        what = what.replace(f"'{found.column}'", f"'{column}'")
+    if column and f"'{column}'" not in what:
+        what = f"column {column!r}: {what}"
+    steps = {
+        _REPEATED: "remove the duplicates from the source, or choose a mode that updates by key",
+        _NULL: "fill the value in the source SQL, or declare the column nullable",
+        _TOO_LONG: "shorten the value in the source SQL, or declare a longer String",
+        _OUT_OF_RANGE: "mend the value in the source, or declare a wider type",
+    }
+    if found.number in _FOREIGN:
+        steps[found.number] = "load the table that the foreign key refers to first, or mend the reference"
+    return RowRejected(what, state=UNCHANGED, next_step=steps.get(found.number, _MEND))
+
+
+def is_conflict(error: FlowError) -> bool:
+    """Whether another session only got in the way (a deadlock, a wait that was too long, a creation race)."""
+    return _is_drivers(error.__cause__) and diagnose(error.__cause__).is_conflict
+
+
+def is_denied(error: FlowError) -> bool:
+    return _is_drivers(error.__cause__) and diagnose(error.__cause__).number in _DENIED
+
+
+def blamed_on_source(error: FlowError) -> SourceFailed | None:
+    """The failure of a same-database load, when it is the user's SQL that the database refused."""
+    if not _is_drivers(error.__cause__):
+        return None
+    found = diagnose(error.__cause__)
+    if found.number not in _SYNTAX:
+        return None
+    return SourceFailed(
+        f"MySQL refused the source SQL: {found.message}",
+        state=UNCHANGED,
+        next_step="mend the SQL and look at it with  flow preview",
+    )
+
+
+def commit_failure(error: Exception) -> FlowError:
+    """A COMMIT that failed: refused, or nobody knows."""
+    found = diagnose(error)
+    if not found.lost:
+        failure = target_failure(error)
+        return failure if isinstance(failure, TargetFailed) else TargetFailed(failure.what, state=UNCHANGED)
+    return TargetFailed(
+        f"the connection to the target broke during the commit: {found.message}",
+        state="the load is either complete or not there at all; the ledger in the target knows which",
+        next_step="run it again: a batch that is in the ledger is not loaded twice",
+    )
+
+
+def _is_drivers(cause: BaseException | None) -> TypeGuard[BaseException]:
+    return cause is not None and type(cause).__module__.startswith("pymysql")
+
+
+def _target_advice(found: Diagnosis) -> str:
+    if found.number in _DENIED:
+        return "GRANT what is missing to the connection's user, or use another user"
+    if found.number in (1021, 1114, 28):
+        return "free space on the server's disk, then run it again"
+    if found.number in (1290, 1792, 1836):
+        return "connect to the primary: this server takes no writes"
+    if found.number in (1170, 1071):
+        return "declare the key's columns as String with a length: MySQL's keys hold at most 3072 bytes"
+    if found.number in (1040, 1203):
+        return "wait until fewer connections are open, or raise max_connections at the server"
+    return "look at the server's log"

@@ -1,0 +1,47 @@
+"""Names of tables and columns: what MySQL keeps, what it cannot hold, and names as a user writes them."""
+
+from __future__ import annotations
+
+import re
+
+from ematix_flow.errors import SchemaMismatch, SourceFailed
+from ematix_flow.spec.tables import TableSpec
+
+MAX_CHARACTERS = 64
+
+
+def split_name(table: str) -> list[str]:
+    """``database.table`` as its parts; a part in backticks or double quotes may hold dots and quotes."""
+    parts = re.findall(r'`(?:[^`]|``)*`|"(?:[^"]|"")*"|[^.`"]+', table)
+    if not parts or ".".join(parts) != table or len(parts) > 2:
+        raise SourceFailed(
+            f"source_table {table!r} is not the name of a table", next_step="write it as  database.table"
+        )
+    return [p[1:-1].replace(p[0] * 2, p[0]) if p[0] in '`"' else p for p in parts]
+
+
+def require_names(table: TableSpec) -> None:
+    """Refuse names that the server would cut, refuse or mix up."""
+    for name in filter(None, (table.schema, table.name, *table.column_names)):
+        problem = _problem(name)
+        if problem:
+            raise SchemaMismatch(
+                f"the name {name!r} {problem}", where=table.where, next_step="choose another name"
+            )
+    seen: dict[str, str] = {}
+    for name in table.column_names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise SchemaMismatch(
+                f"columns {other!r} and {name!r} of {table.label} are one to MySQL, which ignores their case",
+                where=table.where,
+                next_step="rename one of them",
+            )
+
+
+def _problem(name: str) -> str | None:
+    if len(name) > MAX_CHARACTERS:
+        return f"is {len(name)} characters long; MySQL keeps {MAX_CHARACTERS}"
+    if any(ord(char) > 0xFFFF or char == "\x00" for char in name):
+        return "holds a character that MySQL takes in no name (emoji and the like)"
+    return "ends with a space, which MySQL takes in no name" if name.endswith(" ") else None

@@ -1,0 +1,60 @@
+"""What kind of server answers: MySQL or MariaDB, and what the two spell differently."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from ematix_flow.backends.mysql.address import Address
+from ematix_flow.backends.mysql.connection import DriverError, connected
+from ematix_flow.backends.mysql.failures import target_failure
+
+# without padding: trailing spaces and case count, text is ordered by code point
+EXACT = {"MySQL": "utf8mb4_0900_bin", "MariaDB": "utf8mb4_nopad_bin"}
+_FACTS = """
+SELECT @@version, @@hostname, CAST(@@port AS CHAR), @@datadir, @@local_infile, @@lower_case_table_names
+"""
+_ONE_OF_A_KIND = "SELECT @@server_uuid"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the server says of itself."""
+
+    version: str
+    identity: str
+    local_infile: bool
+    folds_table_names: bool
+
+    @property
+    def product(self) -> str:
+        return "MariaDB" if "MariaDB" in self.version else "MySQL"
+
+
+class Server:
+    """One server, asked for its facts when they are first needed."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+
+    @cached_property
+    def facts(self) -> Facts:
+        with connected(self.address) as connection:
+            try:
+                with connection.cursor() as cursor:
+                    cursor.execute(_FACTS)
+                    version, *place, infile, folds = cursor.fetchall()[0]
+                    if "MariaDB" not in version:
+                        cursor.execute(_ONE_OF_A_KIND)
+                        place = [str(cursor.fetchall()[0][0])]
+            except DriverError as error:
+                raise target_failure(error) from error
+        return Facts(version, ":".join(place), bool(infile), bool(int(folds)))
+
+    @property
+    def is_mariadb(self) -> bool:
+        return self.facts.product == "MariaDB"
+
+    @property
+    def collation(self) -> str:
+        return EXACT[self.facts.product]

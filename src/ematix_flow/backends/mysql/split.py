@@ -1,0 +1,41 @@
+"""A query read inside a task: rows off the wire into Arrow batches, in one read-only snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.mysql.address import Address
+from ematix_flow.backends.mysql.connection import DriverError, connected
+from ematix_flow.backends.mysql.exports import Export, batch_of
+from ematix_flow.backends.mysql.failures import source_failure
+from ematix_flow.backends.mysql.wire import stream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_BYTES = 4 << 20
+SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
+
+
+@dataclass(frozen=True)
+class MySQLSplit:
+    """Picklable. ``statement`` selects the exports in order, and holds the user's ``sql`` somewhere."""
+
+    address: Address
+    statement: str
+    sql: str
+    exports: tuple[Export, ...]
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        with connected(self.address) as connection:
+            try:
+                connection.query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                connection.query(SNAPSHOT)
+                seen = 0
+                for columns in stream(connection, self.statement, BATCH_BYTES):
+                    yield batch_of(columns, self.exports, seen)
+                    seen += len(columns[0])
+            except DriverError as error:
+                raise source_failure(error, self.address.name, self.sql) from error

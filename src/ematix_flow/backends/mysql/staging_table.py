@@ -1,0 +1,76 @@
+"""Staging and work tables as the driver sees them: their names, their columns, and the rows that count."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from ematix_flow.backends.base import Load, StagedRows
+from ematix_flow.backends.control_tables import STAGING_SCHEMA
+from ematix_flow.backends.mysql.address import Address
+from ematix_flow.backends.mysql.dialect import MySQLDialect
+from ematix_flow.backends.mysql.staging import PART, MySQLStaging, part_number
+from ematix_flow.backends.mysql.tables import ending, row_number
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.sql import column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SLUG = 20
+_DOCUMENTS = ("json", "jsonb")
+
+
+def staging_prefix(pipeline: str, target: str) -> str:
+    """How the names of all staging and work tables of this pipeline on this target begin."""
+    slug = re.sub(r"[^a-z0-9]+", "_", pipeline.lower()).strip("_")[:_SLUG]
+    digest = hashlib.blake2b(json.dumps([pipeline, target]).encode(), digest_size=6).hexdigest()
+    return f"{slug}_{digest}_"
+
+
+def fresh_name(load: Load, suffix: str = "") -> str:
+    """A name that no other attempt has, within MySQL's 64 characters."""
+    mark = f"{load.run_id.hex[:8]}_{secrets.token_hex(4)}"
+    return f"{staging_prefix(load.pipeline, load.target)}{mark}{suffix}"
+
+
+def new_staging(address: Address, load: Load, schema: pa.Schema, *, local_infile: bool) -> MySQLStaging:
+    """A staging with a fresh name; `create_staging_sql` makes its table."""
+    kinds = {item.name: item.type.kind for item in load.table.columns}
+    return MySQLStaging(address, STAGING_SCHEMA, fresh_name(load), schema, kinds, local_infile)
+
+
+def create_staging_sql(staging: MySQLStaging, table: TableSpec, dialect: MySQLDialect) -> str:
+    lines = []
+    for index, item in enumerate(table.columns):
+        stored = DataType("text") if item.type.kind in _DOCUMENTS else item.type
+        lines.append(f"{dialect.quote(f'c{index}')} {dialect.native_type(stored)}")
+    lines.append(f"{dialect.quote(PART)} BIGINT NOT NULL")
+    columns = ", ".join(lines) + row_number(dialect)
+    return f"CREATE TABLE {staging_name(staging.table, dialect)} ({columns}){ending(dialect)}"
+
+
+def staging_name(table: str, dialect: MySQLDialect) -> str:
+    return dialect.render(dialect.table(STAGING_SCHEMA, table))
+
+
+def staged_rows(rows: StagedRows, table: TableSpec, dialect: MySQLDialect) -> exp.Select:
+    """SELECT of the declared columns from the parts that were reported."""
+    assert isinstance(rows.staging, MySQLStaging)
+    selected: list[exp.Expr] = []
+    for index, item in enumerate(table.columns):
+        value: exp.Expr = column(f"c{index}")
+        if item.type.kind in _DOCUMENTS and not dialect.is_mariadb:
+            value = exp.cast(value, "JSON", dialect=dialect.name)
+        selected.append(exp.alias_(value, item.name, quoted=True))
+    select = exp.select(*selected).from_(dialect.table(STAGING_SCHEMA, rows.staging.table))
+    numbers: list[exp.Expr] = [exp.Literal.number(part_number(p.part)) for p in rows.parts if p.rows]
+    if not numbers:
+        return select.where(exp.false())
+    return select.where(exp.In(this=column(PART), expressions=numbers))

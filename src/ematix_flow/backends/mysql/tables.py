@@ -1,0 +1,62 @@
+"""Tables as MySQL can create them: engine and collation, keys over text, and the two control tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ematix_flow.backends.control_tables import LEDGER, WATERMARKS
+from ematix_flow.backends.mysql.dialect import MySQLDialect
+from ematix_flow.backends.table_plans import create_table_sql, unique_groups
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.types import DataType
+
+_KEY_BYTES, _BYTES_A_CHARACTER, _OTHER_BYTES = 3072, 4, 20
+_LONGEST_KEY_TEXT = 255
+_INDEXED = 100  # characters of a batch key by which it is found
+
+
+def ending(dialect: MySQLDialect) -> str:
+    """What stands behind every table of ours: transactions, all of Unicode, and exact comparison."""
+    return f" ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = {dialect.collation}"
+
+
+def sized_keys(table: TableSpec) -> TableSpec:
+    """Text in a key gets a length, which MySQL's keys need: a longer value is refused, never cut."""
+    limits: dict[str, int] = {}
+    for group in (table.primary_key, table.merge_keys, *unique_groups(table)):
+        texts = [name for name in group if table.column(name).type.kind == "text"]
+        if texts:
+            room = _KEY_BYTES - _OTHER_BYTES * (len(group) - len(texts))
+            limit = min(_LONGEST_KEY_TEXT, room // _BYTES_A_CHARACTER // len(texts))
+            limits |= {name: min(limit, limits.get(name, limit)) for name in texts}
+    columns = tuple(
+        replace(c, type=DataType("string", length=limits[c.name])) if c.name in limits else c
+        for c in table.columns
+    )
+    return replace(table, columns=columns)
+
+
+def row_number(dialect: MySQLDialect) -> str:
+    """A key for a table without one, which servers may insist on; MariaDB would fill such tables in turn."""
+    if dialect.is_mariadb:
+        return ""
+    return f", {dialect.quote('_ematix_row')} BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY"
+
+
+def control_tables_sql(dialect: MySQLDialect) -> list[str]:
+    """The ledger is unique by a digest: a batch key may be longer than any key of MySQL."""
+    ledger, watermarks = sized_keys(LEDGER), sized_keys(WATERMARKS)
+    plain = tuple(
+        replace(c, type=DataType("text") if c.name == "batch_key" else c.type, primary_key=False)
+        for c in ledger.columns
+    )
+    quote = dialect.quote
+    digest, key = quote("batch_digest"), quote("batch_key")
+    names = f"{quote('pipeline')}, {quote('target')}"
+    body = create_table_sql(dialect, replace(ledger, columns=plain)).removesuffix("\n)")
+    body += (
+        f",\n  {quote('entry')} BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY"
+        f",\n  {digest} BINARY(32) GENERATED ALWAYS AS (UNHEX(SHA2({key}, 256))) STORED"
+        f",\n  UNIQUE ({names}, {digest}),\n  KEY ({names}, {key}({_INDEXED}))\n)"
+    )
+    return [body + ending(dialect), create_table_sql(dialect, watermarks) + ending(dialect)]

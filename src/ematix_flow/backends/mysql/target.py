@@ -1,0 +1,276 @@
+"""MySQL as a target: what its sessions, catalog, locks and staging bring to the commit protocol."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from sqlglot import exp
+
+from ematix_flow.backends.base import (
+    Applied,
+    LedgerEntry,
+    LiveTable,
+    Load,
+    SameDatabaseRows,
+    StagedRows,
+    Staging,
+    TableChange,
+    TablePlan,
+)
+from ematix_flow.backends.control_tables import CONTROL_SCHEMA, LEDGER, STAGING_SCHEMA
+from ematix_flow.backends.mysql.catalog import live_table
+from ematix_flow.backends.mysql.dialect import MySQLDialect
+from ematix_flow.backends.mysql.exact import exact_select
+from ematix_flow.backends.mysql.failures import UNCHANGED, blamed_on_source, is_conflict, is_denied
+from ematix_flow.backends.mysql.lock import pipeline_lock
+from ematix_flow.backends.mysql.names import require_names
+from ematix_flow.backends.mysql.server import Server
+from ematix_flow.backends.mysql.session import MySQLSession, open_session
+from ematix_flow.backends.mysql.source import prepared
+from ematix_flow.backends.mysql.staging import MySQLStaging
+from ematix_flow.backends.mysql.staging_table import (
+    create_staging_sql,
+    fresh_name,
+    new_staging,
+    staged_rows,
+    staging_name,
+    staging_prefix,
+)
+from ematix_flow.backends.mysql.tables import control_tables_sql, ending, row_number, sized_keys
+from ematix_flow.backends.relational import RelationalTarget
+from ematix_flow.backends.sql_session import SqlSession
+from ematix_flow.errors import FlowError, SourceFailed, TargetFailed
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.watermarks import Watermark
+from ematix_flow.strategies.matching import Matching
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_TRIES = 5
+_SCHEMA_EXISTS = "SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %(schema)s"
+_LEFTOVERS = """
+SELECT TABLE_NAME FROM information_schema.TABLES
+WHERE TABLE_SCHEMA = %(schema)s AND LEFT(TABLE_NAME, CHAR_LENGTH(%(prefix)s)) = %(prefix)s ORDER BY TABLE_NAME
+"""
+
+
+class MySQLTarget(RelationalTarget):
+    """While a pipeline's lock is held, its load commits in the session that holds it.
+
+    So a lock that is lost with its connection takes the open transaction along: no second run can have
+    begun behind the back of one that still commits. The ledger serves all databases of the server, and
+    lock and ledger know a target together with the connection's database.
+    """
+
+    dialect: MySQLDialect
+    transactional_ddl = False
+
+    def __init__(self, server: Server, dialect: MySQLDialect) -> None:
+        self.server = server
+        self.address = server.address
+        self.dialect = dialect
+        self._locked: dict[tuple[str, str], MySQLSession] = {}
+
+    def session(self) -> AbstractContextManager[MySQLSession]:
+        return open_session(self.address)
+
+    def remarks(self) -> tuple[str, ...]:
+        if self.server.facts.local_infile:
+            return ()
+        return (
+            "the server forbids LOAD DATA LOCAL: rows go to staging as INSERTs, which is slower; "
+            "to allow it:  SET GLOBAL local_infile = ON",
+        )
+
+    @contextmanager
+    def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
+        key = (pipeline, self._here(target))
+        with pipeline_lock(self.address, *key, run_id) as session:
+            self._locked[key] = session
+            try:
+                yield
+            finally:
+                del self._locked[key]
+
+    def _here(self, target: str) -> str:
+        """The target's name in the ledger: two databases of one server may have tables of one name."""
+        return f"{self.address.database or ''}/{target}"
+
+    # -------------------------------------------------------------- tables
+
+    def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
+        return live_table(session, self.dialect, table)
+
+    def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
+        if table.schema is None or session.fetch(_SCHEMA_EXISTS, {"schema": table.schema}):
+            return []
+        return [TableChange("create_schema", table.schema, self._create_schema_sql(table.schema))]
+
+    def _create_schema_sql(self, schema: str) -> str:
+        name = self.dialect.quote(schema)
+        return f"CREATE DATABASE IF NOT EXISTS {name} CHARACTER SET utf8mb4 COLLATE {self.dialect.collation}"
+
+    def _plan(
+        self, session: SqlSession, table: TableSpec, live: LiveTable | None, matching: Matching | None
+    ) -> TablePlan:
+        require_names(table.with_load_columns())
+        return super()._plan(session, sized_keys(table), live, matching)
+
+    def _plan_one(
+        self, session: SqlSession, wanted: TableSpec, live: LiveTable | None, matching: Matching
+    ) -> TablePlan:
+        plan = super()._plan_one(session, wanted, live, matching)
+        changes = tuple(
+            replace(c, sql=c.sql + ending(self.dialect)) if c.action == "create_table" else c
+            for c in plan.changes
+        )
+        return replace(plan, changes=changes)
+
+    def change_table(self, table: TableSpec, plan: TablePlan) -> None:
+        """Statement by statement: each commits by itself, and each can be done again."""
+        with self.session() as session:
+            if self.live_columns(session, LEDGER) is None:
+                self._create_database(session, CONTROL_SCHEMA)
+                for sql in control_tables_sql(self.dialect):
+                    session.execute(sql)
+            for change in plan.changes:
+                self._create_anew(session, table, change)
+
+    def _create_anew(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:
+        """A change that another process made a moment ago is no failure."""
+        if change.action == "create_schema":
+            self._create_database(session, change.subject)
+            return
+        try:
+            session.execute(change.sql)
+        except FlowError as error:
+            if not is_conflict(error):
+                raise
+            left = self._plan(session, table, self.live_columns(session, table), None)
+            if (change.action, change.subject) in [(c.action, c.subject) for c in left.changes]:
+                raise
+
+    def _create_database(self, session: SqlSession, schema: str) -> None:
+        if session.fetch(_SCHEMA_EXISTS, {"schema": schema}):
+            return
+        try:
+            session.execute(self._create_schema_sql(schema))
+        except FlowError as error:
+            if not is_denied(error):
+                raise
+            name = self.dialect.quote(schema)
+            raise TargetFailed(
+                f"database {schema!r} is missing, and the user {self.address.user!r} may not create it",
+                state="the target is unchanged",
+                next_step=f"have an administrator run  CREATE DATABASE {name};  and grant all rights on it",
+            ) from error.__cause__
+
+    # -------------------------------------------------------------- ledger and watermark
+
+    def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
+        return super().watermark(pipeline, self._here(target), column)
+
+    def ledger(
+        self, pipeline: str, target: str, *, run_id: str | None = None, limit: int = 100
+    ) -> list[LedgerEntry]:
+        found = super().ledger(pipeline, self._here(target), run_id=run_id, limit=limit)
+        return [replace(entry, target=target) for entry in found]
+
+    # -------------------------------------------------------------- staging and work tables
+
+    def create_staging(self, load: Load, schema: pa.Schema) -> Staging:
+        known = replace(load, target=self._here(load.target))
+        staging = new_staging(self.address, known, schema, local_infile=self.server.facts.local_infile)
+        with self.session() as session:
+            self._create_database(session, STAGING_SCHEMA)
+            session.execute(create_staging_sql(staging, load.table, self.dialect))
+        return staging
+
+    def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
+        return staged_rows(rows, table, self.dialect)
+
+    def drop_staging(self, staging: Staging) -> None:
+        """Never fails a load that has committed: what cannot be dropped now, the next run drops."""
+        assert isinstance(staging, MySQLStaging)
+        try:
+            with self.session() as session:
+                self._drop(session, staging.table)
+        except FlowError as error:
+            _log.warning("staging table %s stays until the next run: %s", staging.table, error.what)
+
+    def sweep(self, pipeline: str, target: str) -> list[str]:
+        prefix = staging_prefix(pipeline, self._here(target))
+        with self.session() as session:
+            found = session.fetch(_LEFTOVERS, {"schema": STAGING_SCHEMA, "prefix": prefix})
+            return [f"{STAGING_SCHEMA}.{name}" for (name,) in found if self._drop(session, name)]
+
+    def _drop(self, session: SqlSession, table: str) -> bool:
+        """False when a task of a dead run still writes to it: waiting for that would stall this one."""
+        session.execute("SET SESSION lock_wait_timeout = 3")
+        try:
+            session.execute(f"DROP TABLE IF EXISTS {staging_name(table, self.dialect)}")
+        except FlowError as error:
+            if not is_conflict(error):
+                raise
+            _log.warning("staging table %s is still written to and stays until the next run", table)
+            return False
+        return True
+
+    def create_work_table(self, session: SqlSession, load: Load, spec: TableSpec) -> exp.Table:
+        """A real table: a statement cannot name a temporary one twice. What a crash leaves, `sweep` drops."""
+        self._create_database(session, STAGING_SCHEMA)
+        table = self.dialect.table(STAGING_SCHEMA, fresh_name(load, f"_{spec.name}"))
+        columns = self.work_columns(sized_keys(spec)) + ("" if spec.primary_key else row_number(self.dialect))
+        session.execute(f"CREATE TABLE {self.dialect.render(table)} ({columns}){ending(self.dialect)}")
+        return table
+
+    # -------------------------------------------------------------- the one transaction
+
+    def apply_session(self, load: Load) -> AbstractContextManager[SqlSession]:
+        held = self._locked.get((load.pipeline, load.target))
+        return nullcontext(held) if held is not None else self.session()
+
+    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:
+        """A transaction that another session got in the way of is rolled back and tried again."""
+        known = replace(load, target=self._here(load.target))
+        try:
+            if isinstance(rows, SameDatabaseRows):
+                rows = self._exactly(known, rows)
+            return _retried(lambda: super(MySQLTarget, self).apply(known, rows))
+        except FlowError as error:
+            blamed = blamed_on_source(error) if isinstance(rows, SameDatabaseRows) else None
+            if blamed is not None:
+                raise blamed from error.__cause__
+            raise
+
+    def _exactly(self, load: Load, rows: SameDatabaseRows) -> SameDatabaseRows:
+        with self.apply_session(load) as session:
+            assert isinstance(session, MySQLSession)
+            try:
+                fields = prepared(session.connection, self.address.name, rows.sql, rows.sql)
+            except SourceFailed as error:
+                error.state = error.state or UNCHANGED
+                raise
+        return SameDatabaseRows(exact_select(fields, rows.sql, load.table, self.dialect))
+
+
+def _retried(action: Callable[[], T]) -> T:
+    for attempt in range(_TRIES - 1):
+        try:
+            return action()
+        except FlowError as error:
+            if not is_conflict(error):
+                raise
+        time.sleep(random.uniform(0, 0.05 * (attempt + 1)))
+    return action()

@@ -1,0 +1,230 @@
+"""MySQL's protocol where the driver has no call for it: rows as Arrow, SQL described, a file from memory.
+
+All use of the driver's inner parts is here. Rows travel as text, one packet each; the packets of many rows
+are cut into columns together, so that no Python object is made for a value.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pymysql
+from pymysql.constants import COMMAND, CR
+from pymysql.protocol import EOFPacketWrapper, FieldDescriptorPacket, MysqlPacket, OKPacketWrapper
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+_MORE = 0xFFFFFF  # a packet of this size goes on in the next one
+_READ = 1 << 18
+_SEND = 1 << 20
+_EOF, _ERROR, _NULL = 0xFE, 0xFF, 0xFB
+_HEADER = struct.Struct("<I")
+_PREPARED = struct.Struct("<xIHH")
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column as the server describes it."""
+
+    name: str
+    type_code: int
+    flags: int
+    length: int
+    scale: int
+    charset: int
+
+
+def described(connection: Any, sql: str) -> tuple[tuple[Field, ...], int]:
+    """The columns of a statement and how many parameters it has, from preparing it: nothing runs."""
+    connection._execute_command(COMMAND.COM_STMT_PREPARE, sql)
+    answer = connection._read_packet()
+    statement, columns, parameters = _PREPARED.unpack_from(answer.get_all_data())
+    _fields(connection, parameters)
+    fields = _fields(connection, columns)
+    connection._execute_command(COMMAND.COM_STMT_CLOSE, _HEADER.pack(statement))
+    return fields, parameters
+
+
+def _fields(connection: Any, count: int) -> tuple[Field, ...]:
+    found = [connection._read_packet(FieldDescriptorPacket) for _ in range(count)]
+    if count:
+        connection._read_packet()  # the end of the list
+    return tuple(Field(f.name, f.type_code, f.flags, f.length, f.scale, f.charsetnr) for f in found)
+
+
+def stream(connection: Any, sql: str, batch_bytes: int) -> Iterator[list[pa.Array]]:
+    """The result of a SELECT as Arrow's binary columns, about ``batch_bytes`` of it at a time.
+
+    A reader that stops early must close the connection.
+    """
+    connection._execute_command(COMMAND.COM_QUERY, sql)
+    first = connection._read_packet()
+    if first.is_ok_packet():
+        raise pymysql.err.ProgrammingError(CR.CR_UNKNOWN_ERROR, "the statement gives no rows")
+    width = first.read_length_encoded_integer()
+    _fields(connection, width)
+    rows = _Rows(connection)
+    while not rows.ended:
+        data, starts = rows.take(batch_bytes)
+        if starts:
+            yield _columns(data, starts, width)
+
+
+class _Rows:
+    """Packets of rows, read in large pieces from the driver's own buffered socket."""
+
+    def __init__(self, connection: Any) -> None:
+        self.ended = False
+        self._connection = connection
+        self._rest = b""
+
+    def take(self, size: int) -> tuple[bytes, list[int]]:
+        """Some whole packets one after the other, and where in them each row begins."""
+        buffer = bytearray(self._rest)
+        starts: list[int] = []
+        place, header, taken = 0, _HEADER.unpack_from, starts.append
+        while not self.ended and place < size:
+            end = len(buffer)
+            while end - place >= 4:
+                length = header(buffer, place)[0] & _MORE
+                after = place + 4 + length
+                if after > end:
+                    break
+                if length == _MORE:
+                    after = self._join(buffer, place)
+                    end = len(buffer)
+                    length = after - place - 4
+                kind = buffer[place + 4]
+                if kind >= _EOF and (kind == _ERROR or length < 9):
+                    self._finish(bytes(buffer[place + 4 : after]))
+                    place = after
+                    break
+                taken(place + 4)
+                place = after
+            if not self.ended and place < size:
+                buffer += self._more()
+        self._rest = bytes(buffer[place:])
+        del buffer[place:]
+        return bytes(buffer), starts
+
+    def _more(self) -> bytes:
+        try:
+            piece: bytes = self._connection._rfile.read1(_READ)
+        except OSError as error:
+            raise _lost(str(error)) from error
+        if not piece:
+            raise _lost("the server closed the connection")
+        return piece
+
+    def _join(self, buffer: bytearray, place: int) -> int:
+        """Make one packet of a row that came in several; where it ends."""
+        end = place + 4 + _MORE
+        while True:
+            while len(buffer) - end < 4:
+                buffer += self._more()
+            length: int = _HEADER.unpack_from(buffer, end)[0] & _MORE
+            while len(buffer) - end - 4 < length:
+                buffer += self._more()
+            del buffer[end : end + 4]
+            end += length
+            if length < _MORE:
+                return end
+
+    def _finish(self, payload: bytes) -> None:
+        packet = MysqlPacket(payload, "utf-8")
+        packet.check_error()
+        EOFPacketWrapper(packet)
+        self.ended = True
+
+
+def _lost(why: str) -> pymysql.err.OperationalError:
+    return pymysql.err.OperationalError(CR.CR_SERVER_LOST, f"Lost connection to MySQL server: {why}")
+
+
+def _columns(data: bytes, starts: list[int], width: int) -> list[pa.Array]:
+    import numpy as np
+
+    octets = np.frombuffer(data, np.uint8)
+    place = np.array(starts, np.int64)
+    out = []
+    for _ in range(width):
+        lead = octets[place]
+        length, begin = lead.astype(np.int64), place + 1
+        null = lead == _NULL
+        if null.any():
+            length[null] = 0
+        if (lead > _NULL).any():
+            _measure_long(octets, lead, place, length, begin)
+        place = begin + length
+        out.append(_values(data, begin, place, null))
+    return out
+
+
+def _measure_long(
+    octets: np.ndarray[Any, Any],
+    lead: np.ndarray[Any, Any],
+    place: np.ndarray[Any, Any],
+    length: np.ndarray[Any, Any],
+    begin: np.ndarray[Any, Any],
+) -> None:
+    """Values of 251 bytes and more: their length takes two, three or eight bytes of its own."""
+    import numpy as np
+
+    for mark, size in ((0xFC, 2), (0xFD, 3), (0xFE, 8)):
+        rows = np.flatnonzero(lead == mark)
+        if len(rows):
+            parts = octets[place[rows, None] + np.arange(1, size + 1)].astype(np.int64)
+            length[rows] = (parts << (8 * np.arange(size, dtype=np.int64))).sum(axis=1)
+            begin[rows] += size
+
+
+def _values(
+    data: bytes, begin: np.ndarray[Any, Any], end: np.ndarray[Any, Any], null: np.ndarray[Any, Any]
+) -> pa.Array:
+    """One column. Every second value of an array over the packets themselves is between two of its values."""
+    import numpy as np
+    import pyarrow as pa
+
+    count = len(begin)
+    bounds = np.empty(2 * count, np.int32)
+    bounds[0::2], bounds[1::2] = begin, end
+    woven = pa.Array.from_buffers(
+        pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    )
+    places = pa.Array.from_buffers(
+        pa.int64(), count, [None, pa.py_buffer(np.arange(0, 2 * count, 2, dtype=np.int64))]
+    )
+    values = woven.take(places)
+    if not null.any():
+        return values
+    valid = pa.py_buffer(np.packbits(~null, bitorder="little"))
+    _, offsets, content = values.buffers()
+    return pa.Array.from_buffers(pa.binary(), count, [valid, offsets, content])
+
+
+@dataclass(frozen=True)
+class Loaded:
+    rows: int
+    warnings: int
+
+
+def load_local(connection: Any, sql: str, pieces: Iterable[bytes | memoryview]) -> Loaded:
+    """``LOAD DATA LOCAL INFILE``, its file made of these pieces; an error in them breaks the load off."""
+    connection._execute_command(COMMAND.COM_QUERY, sql)
+    answer = connection._read_packet()
+    if not answer.is_load_local_packet():
+        raise pymysql.err.OperationalError(
+            CR.CR_COMMANDS_OUT_OF_SYNC, "the server did not ask for the file of LOAD DATA LOCAL"
+        )
+    for piece in pieces:
+        view = memoryview(piece)
+        for start in range(0, len(view), _SEND):
+            connection.write_packet(bytes(view[start : start + _SEND]))
+    connection.write_packet(b"")
+    done = OKPacketWrapper(connection._read_packet())
+    return Loaded(done.affected_rows, done.warning_count)
