@@ -12,10 +12,12 @@ from ematix_flow.backends.base import Backend
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.testing.contract import APPLY_POINTS, TargetContract
+from ematix_flow.testing.contract_merge import MergeContract
+from ematix_flow.testing.contract_scd2 import Scd2Contract
 from tests.reading import read_table
 
 
-class ReadBack(TargetContract):
+class ReadBack(MergeContract, Scd2Contract):
     def read_rows(self, backend: Backend, table: TableSpec) -> list[dict[str, Any]]:
         return read_table(backend, table)
 
@@ -38,10 +40,15 @@ class TestPostgres(ReadBack):
         return open_backend(PostgresConnection(name="target", url=pg_database))
 
 
-class TestParquet(ReadBack):
+class TestParquet(TargetContract):
+    """Never merge and scd2: files are written once, and a folder of them finds no row by its key."""
+
     points = (*APPLY_POINTS, "files.version_written", "files.before_publish", "files.after_publish")
 
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Backend:
         connection = ObjectStoreLocalConnection(name="target", path=str(tmp_path / "lake"), format="parquet")
         return open_backend(connection)
+
+    def read_rows(self, backend: Backend, table: TableSpec) -> list[dict[str, Any]]:
+        return read_table(backend, table)

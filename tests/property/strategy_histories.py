@@ -1,0 +1,233 @@
+"""Random tables, options and histories of loads: few keys and few values, so that they meet again and again."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.matching import Matching
+from ematix_flow.testing.contract import APPLY_POINTS
+from tests.property.strategy_model import (
+    UTC,
+    Append,
+    ByEventTime,
+    ByLoadTime,
+    Merge,
+    Model,
+    Row,
+    Truncate,
+)
+
+START = dt.datetime(2026, 1, 1, tzinfo=UTC)
+_MODELS = {"append": Append, "truncate": Truncate, "merge": Merge}
+# values of each type: few, and where a database may trip
+VALUES: dict[str, tuple[DataType, tuple[Any, ...]]] = {
+    "a text": (DataType("text"), ("", "a", "A", "é", "e\u0301", "a ", "'", "\U0001f600")),
+    "number": (DataType("double"), (0.0, -0.0, 0.1, 5e-324, 1e308, float("inf"), float("nan"))),
+    "amount": (
+        DataType("numeric", precision=38, scale=4),
+        (Decimal("0.0000"), Decimal("1.5000"), Decimal("-7")),
+    ),
+    "seen": (DataType("timestamp"), (dt.datetime(1, 1, 1), dt.datetime(2026, 1, 1, 0, 0, 0, 1))),
+    "day": (DataType("date"), (dt.date(1970, 1, 1), dt.date(9999, 12, 31))),
+    "flag": (DataType("boolean"), (True, False)),
+    "doc": (DataType("jsonb"), ("{}", "[1, 2]", "null", '{"a": {"b": 1}}')),
+    "raw": (DataType("bytes"), (b"", b"\x00\xff")),
+    "ref": (
+        DataType("uuid"),
+        ("00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"),
+    ),
+    "select": (DataType("big_int"), (0, -1, 2**63 - 1)),
+}
+KEYS: dict[str, tuple[DataType, tuple[Any, ...]]] = {
+    "id": (DataType("big_int"), (1, 2, -(2**63))),
+    'Code "1': (DataType("text"), ("a", "A", "a ", "\U0001f600'", "")),
+    "on": (DataType("date"), (dt.date(2026, 1, 1), dt.date(1, 1, 1))),
+}
+EVENT = "happened at"
+ADDED = "added later"
+_MARK = "seq"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One load: its rows, when, and what befalls it. ``wide`` once the added column is there."""
+
+    rows: tuple[Row, ...]
+    now: dt.datetime
+    wide: bool = False
+    crash_at: str | None = None  # then it is run again
+    repeat: str | None = None  # "run": loaded once more by another run; "batch": with the same batch key
+
+
+@dataclass(frozen=True)
+class Scenario:
+    mode: str
+    narrow: TableSpec
+    wide: TableSpec
+    matching: Matching
+    wide_matching: Matching
+    batches: tuple[Batch, ...]
+
+    def model(self) -> Model:
+        if self.mode == "scd2":
+            return (ByEventTime if self.matching.event else ByLoadTime)(self.narrow, self.matching)
+        return _MODELS[self.mode](self.narrow, self.matching)
+
+
+def _moments(kind: str) -> list[Any]:
+    """Close together and far apart: within, at the end of and beyond a time to live of 60 s."""
+    minutes = (0, 1, 2, 3, 10, 5_000)
+    if kind == "date":
+        return [START.date() + dt.timedelta(days=m) for m in (0, 1, 2)]
+    found = [START + dt.timedelta(minutes=m) for m in minutes] + [START + dt.timedelta(microseconds=1)]
+    return found if kind == "timestamp_tz" else [m.replace(tzinfo=None) for m in found]
+
+
+@st.composite
+def _shapes(
+    draw: st.DrawFn, *, event: bool, lacking: tuple[float, ...]
+) -> tuple[list[ColumnSpec], tuple[str, ...], dict[str, st.SearchStrategy[Any]]]:
+    """Columns, keys, and what a row's columns may hold; ``lacking`` are floats that the database refuses."""
+    keys = draw(st.sampled_from([("id",), ("id",), tuple(KEYS)[1:2], tuple(KEYS)[:2], tuple(KEYS)]))
+    values = draw(st.lists(st.sampled_from(list(VALUES)), max_size=3, unique=True))
+    columns = [ColumnSpec(k, KEYS[k][0], primary_key=True) for k in keys]
+    fill: dict[str, st.SearchStrategy[Any]] = {k: st.sampled_from(KEYS[k][1]) for k in keys}
+    for name in values:
+        columns.append(ColumnSpec(name, VALUES[name][0], nullable=True))
+        held = [v for v in VALUES[name][1] if str(v) not in map(str, lacking)]
+        few = draw(st.lists(st.sampled_from(held), min_size=1, max_size=2))
+        fill[name] = st.sampled_from([*few, None])
+    if event:
+        kind = draw(st.sampled_from(["timestamp_tz", "timestamp_tz", "timestamp", "date"]))
+        columns.append(ColumnSpec(EVENT, DataType(kind)))
+        fill[EVENT] = st.sampled_from(_moments(kind))
+    return columns, keys, fill
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, kinds: tuple[str, ...], lacking: tuple[float, ...] = ()) -> Scenario:
+    """``kinds``: append, truncate, merge, versions (scd2 by load time), events (scd2 by event time)."""
+    kind = draw(st.sampled_from(kinds))
+    columns, keys, fill = draw(_shapes(event=kind == "events", lacking=lacking))
+    mode = "scd2" if kind in ("versions", "events") else kind
+    matched = mode in ("merge", "scd2")
+    deletes = None
+    if matched and draw(st.booleans()):
+        deletes = "soft" if mode == "scd2" else draw(st.sampled_from(["hard", "soft"]))
+    ordered = matched and kind != "events" and draw(st.booleans())
+    if ordered:
+        columns.append(ColumnSpec(_MARK, DataType("integer"), nullable=True))
+        fill[_MARK] = st.sampled_from([1, 2, 3, None])
+    keeps = {"versions": "versions", "events": "events"}.get(
+        kind, "soft_deletes" if deletes == "soft" else "rows"
+    )
+    if not matched:
+        columns = [replace(c, primary_key=False) for c in columns]
+    narrow = TableSpec("prop", "t", tuple(columns), keeps=keeps, merge_keys=keys if matched else ())
+    values = [c.name for c in columns if c.name not in keys]
+    compared = [n for n in values if n != EVENT] if mode == "scd2" else values
+    update = values
+    if matched and len(compared) > 1 and draw(st.integers(0, 3)) == 0:
+        compared = compared[: draw(st.integers(1, len(compared)))]
+    if mode == "merge" and len(values) > 1 and draw(st.integers(0, 3)) == 0:
+        update = values[: draw(st.integers(1, len(values)))]
+    matching = Matching()
+    if matched:
+        matching = Matching(
+            keys,
+            compare=tuple(compared),
+            update=tuple(update),
+            order=EVENT if kind == "events" else _MARK if ordered else None,
+            event=EVENT if kind == "events" else None,
+            deletes=deletes,  # type: ignore[arg-type]
+            ttl_seconds=draw(st.sampled_from([None, None, 60.0])) if mode == "scd2" else None,
+        )
+    wide = replace(narrow, columns=(*narrow.columns, ColumnSpec(ADDED, DataType("text"), nullable=True)))
+    wide_matching = matching
+    if matched:
+        wide_matching = replace(
+            matching, compare=(*matching.compare, ADDED), update=(*matching.update, ADDED)
+        )
+    batches = draw(_batches(keys, fill, single=matched and kind != "events" and not ordered))
+    return Scenario(mode, narrow, wide, matching, wide_matching, batches)
+
+
+@st.composite
+def _batches(
+    draw: st.DrawFn, keys: tuple[str, ...], fill: dict[str, st.SearchStrategy[Any]], *, single: bool
+) -> tuple[Batch, ...]:
+    """``single``: nothing orders rows of one key, so a batch has one of each."""
+    rows = st.fixed_dictionaries(fill)
+    grows_at = draw(st.sampled_from([None, None, 1, 2]))
+    now, out = START, []
+    for number in range(draw(st.integers(1, 4))):
+        found = draw(st.lists(rows, max_size=5))
+        if single:
+            found = list({tuple(row[k] for k in keys): row for row in found}.values())
+        is_wide = grows_at is not None and number >= grows_at
+        if is_wide:
+            found = [{**row, ADDED: draw(st.sampled_from([None, "x"]))} for row in found]
+        # time goes on; now and then it stands still or a clock goes back
+        now += dt.timedelta(seconds=draw(st.sampled_from([1, 30, 60, 61, 100_000, 0, -10])))
+        crash = draw(st.sampled_from([None, None, None, *APPLY_POINTS]))
+        repeat = draw(st.sampled_from([None, None, None, "run", "batch"]))
+        out.append(Batch(tuple(found), now, is_wide, crash, repeat))
+    return tuple(out)
+
+
+# ------------------------------------------------------------------ incremental reads
+
+
+@dataclass(frozen=True)
+class Polling:
+    """A source that grows, and is read from the watermark on after each growth."""
+
+    mode: str
+    table: TableSpec
+    matching: Matching
+    column: str
+    growths: tuple[Batch, ...]
+
+    def model(self) -> Model:
+        return Scenario(self.mode, self.table, self.table, self.matching, self.matching, ()).model()
+
+
+@st.composite
+def pollings(draw: st.DrawFn, kinds: tuple[str, ...], lacking: tuple[float, ...] = ()) -> Polling:
+    """``kinds``: append (multiset), keyed (append by primary key), merge, versions, events."""
+    kind = draw(st.sampled_from(kinds))
+    columns, keys, fill = draw(_shapes(event=True, lacking=lacking))
+    marks = sorted(_moments(columns[-1].type.kind))
+    mode = {"versions": "scd2", "events": "scd2", "keyed": "append"}.get(kind, kind)
+    if mode == "append":
+        columns = [replace(c, primary_key=False, nullable=c.name != EVENT) for c in columns]
+    if kind == "keyed":
+        columns.insert(0, ColumnSpec("number", DataType("integer"), primary_key=True))
+    keeps = kind if kind in ("versions", "events") else "rows"
+    matched = mode in ("merge", "scd2")
+    table = TableSpec("prop", "t", tuple(columns), keeps=keeps, merge_keys=keys if matched else ())  # type: ignore[arg-type]
+    values = tuple(c.name for c in columns if c.name not in keys)
+    matching = Matching()
+    if matched:
+        compare = tuple(n for n in values if n != EVENT) if mode == "scd2" else values
+        matching = Matching(keys, compare, values, order=EVENT, event=EVENT if kind == "events" else None)
+    now, number, growths, reached = START, 0, [], 0
+    for _ in range(draw(st.integers(1, 4))):
+        rows = []
+        for row in draw(st.lists(st.fixed_dictionaries(fill), max_size=4)):
+            number += 1
+            # not below what an earlier read reached: that is what the horizon of a source is for
+            place = draw(st.integers(reached, min(reached + 1, len(marks) - 1)))
+            rows.append({**row, EVENT: marks[place], **({"number": number} if kind == "keyed" else {})})
+        reached = max([reached, *[marks.index(row[EVENT]) for row in rows]])
+        now += dt.timedelta(seconds=draw(st.sampled_from([1, 60])))
+        crash = draw(st.sampled_from([None, None, *APPLY_POINTS]))
+        growths.append(Batch(tuple(rows), now, crash_at=crash))
+    return Polling(mode, table, matching, EVENT, tuple(growths))
