@@ -67,5 +67,7 @@ def _text(value: exp.Expr, data_type: DataType) -> exp.Expr:
     tag = TAGS[data_type.kind]
     if tag == "n":
         digits = "CAST(v AS VARCHAR)"
+        if data_type.precision == data_type.scale:  # shown without the zero before the point
+            digits = f"regexp_replace({digits}, '^(-?)[.]', '\\10.')"
         return filled(f"rtrim(rtrim({digits}, '0'), '.')" if data_type.scale else digits, value, "duckdb")
     return filled(_TEXT[tag], value, "duckdb")

@@ -10,10 +10,20 @@ from ematix_flow.strategies.sql import filled, joined
 
 _MANTISSA = "split_part(abs(v)::text, 'e', 1)"
 _DIGITS = f"replace({_MANTISSA}, '.', '')"
+# Half way between two doubles PostgreSQL shows more digits than it needs, 9.999999999999999e+22 for 1e23.
+# That a short number lies there happens only among these whole ones.
+_IS_WHOLE = "abs(v) > 9e15 AND abs(v) < 1e42"
+_WHOLE = """
+(SELECT rtrim(ematix_b.c::text, '0') || 'e' || (length(ematix_b.c::text) - 1)::text
+ FROM (SELECT round(ematix_a.x, ematix_n.n - length(ematix_a.x::text)) AS c, ematix_n.n AS n
+       FROM (SELECT abs(v)::text::numeric AS x) AS ematix_a, generate_series(1, 17) AS ematix_n(n)) AS ematix_b
+ WHERE ematix_b.c::float8 = abs(v) ORDER BY ematix_b.n LIMIT 1)
+"""
 # the shortest digits that give the number back, and the exponent of the first
 _FLOAT = f"""
 CASE WHEN v = 0 THEN '0' WHEN v = 'NaN' THEN 'NaN' WHEN v = 'Infinity' THEN 'Infinity'
   WHEN v = '-Infinity' THEN '-Infinity'
+  WHEN {_IS_WHOLE} THEN CASE WHEN v < 0 THEN '-' ELSE '' END || {_WHOLE}
   ELSE CASE WHEN v < 0 THEN '-' ELSE '' END || rtrim(ltrim({_DIGITS}, '0'), '0') || 'e' ||
     (CAST(coalesce(nullif(split_part(abs(v)::text, 'e', 2), ''), '0') AS INTEGER)
       + length(split_part({_MANTISSA}, '.', 1)) - 1
