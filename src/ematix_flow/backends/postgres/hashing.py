@@ -16,7 +16,8 @@ _IS_WHOLE = "abs(v) > 9e15 AND abs(v) < 1e42"
 _WHOLE = """
 (SELECT rtrim(ematix_b.c::text, '0') || 'e' || (length(ematix_b.c::text) - 1)::text
  FROM (SELECT round(ematix_a.x, ematix_n.n - length(ematix_a.x::text)) AS c, ematix_n.n AS n
-       FROM (SELECT abs(v)::text::numeric AS x) AS ematix_a, generate_series(1, 17) AS ematix_n(n)) AS ematix_b
+       FROM (SELECT abs(v)::text::numeric AS x) AS ematix_a,
+         generate_series(1, 17) AS ematix_n(n)) AS ematix_b
  WHERE ematix_b.c::float8 = abs(v) ORDER BY ematix_b.n LIMIT 1)
 """
 # the shortest digits that give the number back, and the exponent of the first
