@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ematix_flow import DuckDBConnection, PostgresConnection, SQLiteConnection
-from ematix_flow.backends.base import Backend
+from ematix_flow import DuckDBConnection, MySQLConnection, PostgresConnection, SQLiteConnection
+from ematix_flow.backends.base import Backend, Target
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.matching import Matching
+from ematix_flow.testing.evolution import BIG, evolving, table_of, value_column
 from ematix_flow.testing.history import HistoryContract
+from ematix_flow.testing.loads import load_rows, new_load
+from ematix_flow.testing.samples import HOSTILE_NAMES
 from tests.reading import read_table
 
 
@@ -32,7 +38,51 @@ class TestDuckDB(ReadBack):
         return open_backend(DuckDBConnection(name="target", path=str(tmp_path / "target.duckdb")))
 
 
-class TestPostgres(ReadBack):
+class Alters(ReadBack):
+    """Databases that change a table statement by statement."""
+
+    def test_any_part_of_a_switch_to_versions_is_finished_by_the_next_run(
+        self, backend: Backend, target: Target
+    ) -> None:
+        matching = Matching(keys=("id",), compare=("value",), update=("value",))
+        for done in range(7):
+            table = table_of(value_column(DataType("integer")), name=f"evolving{done}")
+            first = new_load(table, "merge", matching=matching)
+            load_rows(target, first, [{"id": 1, "value": 1}, {"id": 2, "value": 2}])
+            history = replace(
+                table_of(value_column(BIG), name=table.name), keeps="versions", merge_keys=("id",)
+            )
+            changes = target.plan_table(history, target.inspect(history), matching).changes
+            assert len(changes) == 7
+            for change in changes[:done]:
+                target.run_sql(change.sql)
+            load = new_load(history, "scd2", matching=matching)
+            evolving(target, load, [{"id": 1, "value": 1}, {"id": 2, "value": 22}])
+            began, now = first.loaded_at, load.loaded_at
+            assert self.versions(backend, history) == [
+                (1, 1, began, None, True),
+                (2, 2, began, now, False),
+                (2, 22, now, None, True),
+            ]
+
+
+class TestPostgres(Alters):
     @pytest.fixture
     def backend(self, pg_database: str) -> Backend:
         return open_backend(PostgresConnection(name="target", url=pg_database))
+
+
+class Family(Alters):
+    never_named = tuple(name for name in HOSTILE_NAMES if name.startswith("emoji"))  # never: 3 bytes a letter
+
+
+class TestMariaDB(Family):
+    @pytest.fixture
+    def backend(self, mariadb_database: str) -> Backend:
+        return open_backend(MySQLConnection(name="target", url=mariadb_database))
+
+
+class TestMySQL(Family):
+    @pytest.fixture
+    def backend(self, mysql_database: str) -> Backend:
+        return open_backend(MySQLConnection(name="target", url=mysql_database))
