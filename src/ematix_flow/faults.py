@@ -2,8 +2,9 @@
 
 Production code calls ``point("apply.before_commit")``, which costs one dictionary lookup. A test arms
 a point in its own process with `inject`, or in a child process with the environment variable
-``EMATIX_FLOW_FAULT="apply.before_commit=kill"`` (``name=crash|kill|raise[:nth]``, several separated by
-commas). All points of the product are declared at the end of this module.
+``EMATIX_FLOW_FAULT="apply.before_commit=kill"`` (``name=crash|kill|raise[:nth][@file]``, several separated
+by commas; of all processes that share a ``file`` only the one that makes it fails). All points of the
+product are declared at the end of this module.
 """
 
 from __future__ import annotations
@@ -33,12 +34,16 @@ class InjectedFailure(Exception):
 
 @dataclass
 class Fault:
-    """One armed point. ``hits`` counts how often it was reached while armed; it acts on the nth."""
+    """One armed point. ``hits`` counts how often it was reached while armed; it acts on the nth.
+
+    With ``once`` it acts in one process alone: a task that failed runs again in another.
+    """
 
     name: str
     action: Action | Callable[[], None]
     nth: int = 1
     hits: int = 0
+    once: str | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
@@ -49,7 +54,7 @@ class Fault:
         with self._lock:
             self.hits += 1
             acts = self.hits == self.nth
-        if acts:
+        if acts and (self.once is None or _is_first(self.once)):
             self._act()
 
     def _act(self) -> None:
@@ -61,6 +66,15 @@ class Fault:
             raise InjectedFailure(f"injected failure at {self.name}")
         else:
             self.action()
+
+
+def _is_first(path: str) -> bool:
+    """Whether it was this process that made the file."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        return False
+    return True
 
 
 # name -> what is armed there; None, the usual case, makes the point a no-op
@@ -116,10 +130,11 @@ def arm_from(setting: str) -> None:
     """Arm the points of an ``EMATIX_FLOW_FAULT`` value for the rest of this process."""
     for part in filter(None, (entry.strip() for entry in setting.split(","))):
         name, _, rest = part.partition("=")
+        rest, _, once = rest.partition("@")
         action, _, nth = rest.partition(":")
         if action not in get_args(Action) or (nth and not (nth.isdecimal() and int(nth) >= 1)):
             raise ConfigError(
-                f"{ENVIRONMENT} has {part!r}, which is not name={'|'.join(get_args(Action))}[:nth]",
+                f"{ENVIRONMENT} has {part!r}, which is not name={'|'.join(get_args(Action))}[:nth][@file]",
                 next_step=f"unset {ENVIRONMENT}, unless you mean this process to fail",
             )
         if name not in _armed:
@@ -127,7 +142,7 @@ def arm_from(setting: str) -> None:
                 f"{ENVIRONMENT} names {name!r}, which is no commit point.{did_you_mean(name, _armed)}",
                 next_step=f"unset {ENVIRONMENT}, unless you mean this process to fail",
             )
-        _armed[name] = Fault(name, action, int(nth or 1))  # type: ignore[arg-type]  # checked above
+        _armed[name] = Fault(name, action, int(nth or 1), once=once or None)  # type: ignore[arg-type]  # checked
 
 
 def _refuse(name: str) -> NoReturn:
@@ -135,6 +150,7 @@ def _refuse(name: str) -> NoReturn:
 
 
 declare("staging.created", "the attempt's staging exists and is empty; the target is untouched")
+declare("task.staged", "a task's rows are in staging for good; the driver does not know it yet")
 declare("staging.loaded", "staging holds every row; the target is untouched")
 declare("apply.began", "the transaction on the target is open and holds the lock; nothing in it is durable")
 declare("apply.ledger_written", "the ledger row is in the open transaction; nothing in it is durable")

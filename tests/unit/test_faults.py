@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import timeit
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,7 @@ def test_an_undeclared_point_is_refused_with_the_name_that_was_probably_meant() 
 def test_every_step_of_the_commit_protocol_is_declared_with_its_meaning() -> None:
     assert {
         "staging.created",
+        "task.staged",
         "staging.loaded",
         "apply.began",
         "apply.ledger_written",
@@ -147,6 +149,11 @@ def test_the_environment_kills_a_child_at_the_nth_time_without_cleanup() -> None
     assert child.returncode == -signal.SIGKILL
     assert child.stdout == "1\n2\n"
     assert child.stderr == ""
+
+
+def test_of_processes_that_share_a_file_one_fails(tmp_path: Path) -> None:
+    setting = f"apply.began=kill@{tmp_path / 'once'}"
+    assert [_child(setting).returncode for _ in range(3)] == [-signal.SIGKILL, 0, 0]
 
 
 def test_the_environment_crashes_a_child() -> None:

@@ -7,6 +7,7 @@ Tasks import this module, so it imports little itself.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ematix_flow.errors import CannotConnect, TargetFailed, Unsupported
+from ematix_flow.state.root import next_step_for
 
 if TYPE_CHECKING:
     from ematix_flow.backends.base import Load
@@ -100,11 +102,11 @@ class DatabaseFile:
         self._require_no_folder()
         for path in (self.path.parent, self.path):
             if os.path.exists(path) and not os.access(path, os.W_OK):
-                raise self._unwritable(path, "no permission to write")
+                raise self._unwritable(path, PermissionError(errno.EACCES, "no permission to write"))
         try:
             self.beside.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise self._unwritable(self.beside, error.strerror or str(error)) from error
+            raise self._unwritable(self.beside, error) from error
 
     def _require_no_folder(self) -> None:
         if os.path.isdir(self.path):
@@ -113,11 +115,12 @@ class DatabaseFile:
                 next_step="give the path of the file",
             )
 
-    def _unwritable(self, path: Path, why: str) -> TargetFailed:
+    def _unwritable(self, path: Path, error: OSError) -> TargetFailed:
+        step = "make the database and its folder writable; staging and locks lie beside the database"
         return TargetFailed(
-            f"connection {self.connection!r}: {path} cannot be written: {why}",
+            f"connection {self.connection!r}: {path} cannot be written: {error.strerror or error}",
             state=UNCHANGED,
-            next_step="make the database and its folder writable; staging and locks lie beside the database",
+            next_step=next_step_for(error, step),
         )
 
 
@@ -133,7 +136,9 @@ def create_staging_folder(file: DatabaseFile, load: Load) -> str:
         folder.mkdir(mode=0o700, parents=True)
     except OSError as error:
         raise TargetFailed(
-            f"cannot make the staging folder {folder}: {error.strerror or error}", state=UNCHANGED
+            f"cannot make the staging folder {folder}: {error.strerror or error}",
+            state=UNCHANGED,
+            next_step=next_step_for(error, f"make {folder.parent} writable, and run it again"),
         ) from error
     return str(folder)
 

@@ -20,9 +20,9 @@ Purpose = Literal["short", "long"]
 Lookup = Callable[[str, int], Sequence[str]]
 
 _WORDS = ("auto", "local", "distributed", "yarn")
-_SHAPES = ("local[N]", "spark://host:port", "k8s://https://host:port", "sc://host:port")
+_SHAPES = ("local[N]", "local[N,TRIES]", "spark://host:port", "k8s://https://host:port", "sc://host:port")
 _KEYS = ("mode", "peers", "shuffle_partitions", "memory", "conf", "purpose")
-_LOCAL = re.compile(r"local\[(\*|[1-9]\d*)\]")
+_LOCAL = re.compile(r"local\[(\*|[1-9]\d*)(,[1-9]\d*)?\]")  # so many tasks at once, each tried so often
 _PEER = re.compile(
     r"(?P<scheme>spark|dns|k8s)://(?P<host>[^/:\s\[\]]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})/?"
 )
@@ -99,7 +99,7 @@ class EngineSettings:
     @property
     def cores(self) -> int:
         """Tasks that run at once here; 0 when a cluster decides."""
-        number = self.master[6:-1] if self.is_local else "0"
+        number = self.master[6:-1].partition(",")[0] if self.is_local else "0"
         return cores() if number == "*" else int(number)
 
 
@@ -135,7 +135,7 @@ def _master(mode: str, source: str, peers: Sequence[str], lookup: Lookup) -> tup
     local = _LOCAL.fullmatch(mode)
     if local:
         number = str(cores()) if local[1] == "*" else local[1]
-        return f"local[{number}]", f"{source}: this machine, {number} of its cores"
+        return f"local[{number}{local[2] or ''}]", f"{source}: this machine, {number} of its cores"
     if mode == "yarn" or re.fullmatch(r"(spark|k8s|sc)://\S+", mode):
         return mode, source
     known = (*_WORDS, *_SHAPES)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow import errors
+from ematix_flow import errors, faults
 from ematix_flow.backends.base import Split, StagedPart, Staging
 from ematix_flow.backends.conform import conform
 from ematix_flow.engine.progress import counted
@@ -42,7 +42,9 @@ class Outlet:
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> StagedPart:
         part = uuid.uuid4().hex
-        return self.staging.write(part, counted(self._fitting(batches), self.progress, part))
+        written = self.staging.write(part, counted(self._fitting(batches), self.progress, part))
+        faults.point("task.staged")
+        return written
 
     def _fitting(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         seen = 0

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from ematix_flow.errors import ConfigError, PipelineLocked
 from ematix_flow.state.records import utc_now
-from ematix_flow.state.root import private_directory
+from ematix_flow.state.root import next_step_for, private_directory
 
 
 @dataclass(frozen=True)
@@ -140,5 +140,5 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(
         f"cannot lock {path}: {error.strerror or error}",
         state="this run has not begun; the target is untouched",
-        next_step="make its folder writable, or set EMATIX_FLOW_STATE to a folder that is",
+        next_step=next_step_for(error, f"make {path.parent} writable, and run it again"),
     )

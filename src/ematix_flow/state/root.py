@@ -5,6 +5,7 @@ Asking for it creates nothing; whoever writes there first creates it, for this u
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,9 +28,16 @@ def private_directory(path: Path) -> Path:
     except OSError as error:
         raise ConfigError(
             f"cannot make the folder {path}: {error.strerror or error}",
-            next_step=f"make it writable, or set {ENVIRONMENT} to a folder that is",
+            next_step=next_step_for(error, f"make it writable, or set {ENVIRONMENT} to a folder that is"),
         ) from error
     return path
+
+
+def next_step_for(error: OSError, otherwise: str) -> str:
+    """What to do about a file that could not be written: a full disk wants room, not permissions."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space on that disk, and run it again"
+    return otherwise
 
 
 def absolute(path: str, env: Mapping[str, str]) -> Path:

@@ -82,6 +82,7 @@ def test_a_peer_of_another_form_is_refused_with_the_forms_there_are(peer: str) -
     [
         ("local", f"local[{cores()}]"),
         ("local[3]", "local[3]"),
+        ("local[3,4]", "local[3,4]"),
         ("local[*]", f"local[{cores()}]"),
         ("spark://a:7077,b:7077", "spark://a:7077,b:7077"),
         ("k8s://https://api:6443", "k8s://https://api:6443"),
@@ -103,7 +104,7 @@ def test_an_unknown_engine_gets_a_did_you_mean(wrong: str, meant: str) -> None:
         resolve(wrong)
 
 
-@pytest.mark.parametrize("mode", ["local[0]", "local[]", "local[two]", "spark://", "", "sc:// x"])
+@pytest.mark.parametrize("mode", ["local[0]", "local[2,]", "local[]", "local[two]", "spark://", "", "sc:// x"])
 def test_a_mode_that_is_nearly_right_is_refused_or_the_default(mode: str) -> None:
     if mode == "":
         assert resolve(mode).mode == "auto"

@@ -12,6 +12,7 @@ from ematix_flow.backends.embedded import UNCHANGED, DatabaseFile
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed, TargetFailed
 
 _FAILURE_OF_A_ROW = (duckdb.ConstraintException, duckdb.DataError)
+_OF_THE_MACHINE = (duckdb.IOException, duckdb.FatalException, duckdb.OutOfMemoryException)
 _ROW_ERRORS = ("Conversion Error", "Out of Range Error")  # as Arrow's stream reports them
 _KIND = re.compile(r"^[A-Za-z ]+ Error: ")
 _SHOWN = 600
@@ -41,7 +42,8 @@ def target_error(error: duckdb.Error, file: DatabaseFile) -> FlowError:
             state=UNCHANGED,
             next_step="mend or filter the row in the source SQL, or change the column's type or key",
         )
-    if isinstance(error, duckdb.IOException | duckdb.FatalException | duckdb.OutOfMemoryException):
+    # a commit that finds no room is told as an error of the transaction
+    if isinstance(error, _OF_THE_MACHINE) or "No space left" in str(error):
         return TargetFailed(
             f"DuckDB cannot write {file.path}: {_sentence(error)}",
             state=UNCHANGED,
