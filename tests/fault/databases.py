@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-SQL_KINDS = ("postgres", "sqlite", "duckdb")
-
 
 @dataclass(frozen=True)
 class Database:
@@ -25,7 +23,8 @@ class Database:
     def fields(self) -> str:
         """The body of a ``@ematix.connection`` class."""
         name = "url" if "://" in self.where else "path"
-        return f"kind = {self.kind!r}; {name} = {self.where!r}"
+        more = '; format = "parquet"' if self.kind == "object_store_local" else ""
+        return f"kind = {self.kind!r}; {name} = {self.where!r}{more}"
 
     def table(self, schema: str, name: str) -> str:
         """How SQL names it. SQLite has no schemas, and MySQL's are databases."""
@@ -101,7 +100,7 @@ def _connect(database: Database) -> Any:
 
         return psycopg.connect(database.where, autocommit=True, connect_timeout=10)
     if database.kind == "sqlite":
-        return sqlite3.connect(database.where, isolation_level=None, timeout=30)
+        return sqlite3.connect(database.where, isolation_level=None, timeout=30, check_same_thread=False)
     if database.kind == "duckdb":
         import duckdb
 

@@ -26,7 +26,7 @@ APPLIED = (
     "apply.after_commit",
     "runlog.before_finish",
 )
-STAGED = ("staging.created", "staging.loaded", "staging.dropped")
+STAGED = ("staging.created", "task.staged", "staging.loaded", "staging.dropped")
 STAGING_TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'ematix_flow_staging'"
 POINTS = 2  # of them, each load and path is killed at so many: others in turn, so that all have theirs
 CHANCES = 1  # and so often at a moment of chance
