@@ -30,6 +30,8 @@ ENGINES = (
     "duckdb",
     "sqlite",
     pytest.param("postgres", marks=pytest.mark.postgres),
+    pytest.param("mariadb", marks=pytest.mark.mariadb),
+    pytest.param("mysql", marks=pytest.mark.mysql),
     pytest.param("spark", marks=pytest.mark.spark),
 )
 UTC = dt.timezone.utc
@@ -143,6 +145,43 @@ class Postgres(Engine):
         self.connection.close()
 
 
+class MySQL(Engine):
+    """MySQL or MariaDB, in sessions as ours are; the column's own collation ignores case and padding."""
+
+    dialect = "mysql"
+
+    def __init__(self, url: str) -> None:
+        from ematix_flow import MySQLConnection
+        from ematix_flow.backends.mysql.address import address_of
+        from ematix_flow.backends.mysql.connection import connect
+
+        self.connection = connect(address_of(MySQLConnection(name="engine", url=url)))
+        self.fetch("SET SESSION time_zone = '-05:00'")
+
+    def load(self, kind: DataType, values: Sequence[Any]) -> None:
+        types = {"big_int": "bigint", "boolean": "bool", "text": "longtext COLLATE utf8mb4_general_ci"}
+        types |= dict.fromkeys(("timestamp", "timestamp_tz"), "datetime(6)")
+        native = types.get(kind.kind) or (
+            f"decimal({kind.precision}, {kind.scale})" if kind.kind == "numeric" else kind.kind
+        )
+        self.fetch("DROP TABLE IF EXISTS inputs")
+        self.fetch(f"CREATE TABLE inputs (n bigint, v {native}) CHARACTER SET utf8mb4")
+        rows = [
+            (i, v.astimezone(UTC) if isinstance(v, dt.datetime) and v.tzinfo else v)
+            for i, v in enumerate(values)
+        ]
+        with self.connection.cursor() as cursor:
+            cursor.executemany("INSERT INTO inputs VALUES (%s, %s)", rows)
+
+    def fetch(self, sql: str) -> list[tuple[Any, ...]]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+
+    def close(self) -> None:
+        self.connection.close()
+
+
 class Spark(Engine):
     dialect = "spark"
 
@@ -167,6 +206,8 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     made: Engine
     if request.param == "postgres":
         made = Postgres(request.getfixturevalue("pg_database"))
+    elif request.param in ("mysql", "mariadb"):
+        made = MySQL(request.getfixturevalue(f"{request.param}_database"))
     elif request.param == "spark":
         made = Spark(request.getfixturevalue("spark"))
     else:
@@ -220,7 +261,7 @@ def canonical(value: Any, kind: DataType) -> Any:
     if kind.kind in ("timestamp", "timestamp_tz", "date") and isinstance(value, str):
         value = read_iso(value) if kind.kind != "date" else dt.date.fromisoformat(value)
     if kind.kind == "timestamp_tz":
-        return value.astimezone(UTC)
+        return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
     if kind.kind == "numeric":
         return Decimal(str(value))
     return bool(value) if kind.kind == "boolean" else value
@@ -263,6 +304,7 @@ def simple(change: Callable[[str], str]) -> Callable[[str], str]:
 
 
 def test_text_markers_agree(engine: Engine) -> None:
+    shouted = "concat(col, '!')" if engine.dialect == "mysql" else "col || '!'"
     check(
         engine,
         TEXT,
@@ -285,9 +327,7 @@ def test_text_markers_agree(engine: Engine) -> None:
             Case([n.not_null_or(7)], TEXT, [t if t is not None else "7" for t in TEXTS]),
             Case([n.nullif("Hello")], TEXT, lambda s: None if s == "Hello" else s),
             Case([n.sql("CASE WHEN col = 'Hello' THEN 'col' ELSE col END -- col")], TEXT, _col),
-            Case(
-                [n.trim(), n.sql("col || '!'"), n.lower()], TEXT, lambda s: s.strip(WHITESPACE).lower() + "!"
-            ),
+            Case([n.trim(), n.sql(shouted), n.lower()], TEXT, lambda s: s.strip(WHITESPACE).lower() + "!"),
         ],
     )
 
@@ -865,7 +905,7 @@ def test_duplicates_go_by_the_normalised_key(engine: Engine) -> None:
 def test_nulls_come_last_when_duplicates_are_ordered(engine: Engine) -> None:
     table = TableSpec(None, "rows", (*ROWS.columns, ColumnSpec("same", TEXT, normalizers=(n.derive("'x'"),))))
     values = [None, "b", "c", None]
-    quoted = "`select`" if engine.dialect == "spark" else '"select"'
+    quoted = "`select`" if engine.dialect in ("spark", "mysql") else '"select"'
     for order, expected in [("select desc", 2), ("select", 1), (f"{quoted} asc nulls first, n desc", 3)]:
         rows = shaped(engine, values, n.deduplicate_by("same", order_by=order), table=table)
         assert [row[0] for row in rows] == [expected], order

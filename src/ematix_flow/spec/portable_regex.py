@@ -16,13 +16,18 @@ from dataclasses import dataclass
 
 from ematix_flow.errors import DeclarationError
 
-FLAVOURS = ("python", "postgres", "re2", "java")
+FLAVOURS = ("python", "postgres", "re2", "java", "mysql")
 
 _WHITESPACE = " \t\n\r\f\v"
 _CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "s": _WHITESPACE}
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
-_END = {"python": r"\Z", "postgres": r"\Z", "re2": r"\z", "java": r"\z"}
-_BOUNDARY = {"b": {"postgres": r"\y"}, "B": {"postgres": r"\Y"}}
+_END = {"python": r"\Z", "postgres": r"\Z", "re2": r"\z", "java": r"\z", "mysql": r"\z"}
+_WORD = "[A-Za-z0-9_]"
+# MySQL's own \b knows letters beyond ASCII
+_BOUNDARY = {
+    "b": {"postgres": r"\y", "mysql": f"(?:(?<={_WORD})(?!{_WORD})|(?<!{_WORD})(?={_WORD}))"},
+    "B": {"postgres": r"\Y", "mysql": f"(?:(?<={_WORD})(?={_WORD})|(?<!{_WORD})(?!{_WORD}))"},
+}
 _BOUND = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _SPECIAL = frozenset(r"\.[]{}()*+?^$|&-/#~")
 _MOST_REPEATS = 255  # Postgres allows no more
@@ -39,8 +44,12 @@ def check_pattern(pattern: str) -> int:
 
 def matches_empty(pattern: str) -> bool:
     """Whether the pattern finds an empty match somewhere else than at the start of a text."""
-    found = re.compile(translate(pattern, "python"), re.ASCII).search("")
-    return found is not None and not pattern.startswith(("^", r"\A"))
+    return takes_nothing(pattern) and not pattern.startswith(("^", r"\A"))
+
+
+def takes_nothing(pattern: str) -> bool:
+    """Whether the pattern finds an empty match in an empty text."""
+    return re.compile(translate(pattern, "python"), re.ASCII).search("") is not None
 
 
 def check_replacement(replacement: str, groups: int) -> None:

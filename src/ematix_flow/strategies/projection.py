@@ -64,7 +64,7 @@ def build_projection(
     dialect: str,
     where: SourceLocation | None = None,
 ) -> str:
-    """The SELECT, in ``dialect``: postgres, duckdb, sqlite or spark.
+    """The SELECT, in ``dialect``: postgres, mysql, duckdb, sqlite or spark.
 
     ``source_types`` are the source's types where they are known; a column whose type is unknown and
     which has no normaliser is passed on as it is.
@@ -108,7 +108,8 @@ class _Chain:
         cls, spec: ColumnSpec, source: _Source, types: Mapping[str, DataType], functions: Functions
     ) -> _Chain:
         if source.name is not None:
-            return cls(spec, [Value(column(source.name), types.get(source.name))])
+            found = types.get(source.name)
+            return cls(spec, [Value(functions.given(column(source.name), found), found)])
         raw = raw_sql.expression(source.expression, functions.name, what=f"column {spec.name!r}")
         return cls(spec, [Value(raw, None)], computed=True)
 

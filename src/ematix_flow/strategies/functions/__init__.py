@@ -9,12 +9,14 @@ from __future__ import annotations
 from ematix_flow.errors import Unsupported
 from ematix_flow.strategies.functions.base import Functions
 from ematix_flow.strategies.functions.duckdb import DuckDBFunctions
+from ematix_flow.strategies.functions.mysql import MySQLFunctions
 from ematix_flow.strategies.functions.postgres import PostgresFunctions
 from ematix_flow.strategies.functions.spark import SparkFunctions
 from ematix_flow.strategies.functions.sqlite_sql import SQLiteFunctions
 
 _ENGINES: dict[str, type[Functions]] = {
     "postgres": PostgresFunctions,
+    "mysql": MySQLFunctions,
     "duckdb": DuckDBFunctions,
     "spark": SparkFunctions,
     "sqlite": SQLiteFunctions,

@@ -91,6 +91,10 @@ class Functions(ABC):
         """The same rows, computed once: for an engine that would copy a subquery's expressions outwards."""
         return select
 
+    def given(self, tree: exp.Expression, data_type: DataType | None) -> exp.Expression:
+        """A source's column as the value that markers and transforms begin with."""
+        return tree
+
     # --- types ---
 
     @abstractmethod
