@@ -23,7 +23,9 @@ def describe_stage(stage: Stage, plan: TargetPlan) -> list[str]:
     """What a stage will do, a line each."""
     if isinstance(stage, PrepareTable):
         if not stage.changes.changes:
-            return [f"table {plan.table.label} is there and fits"]
+            differs = any(line.mark != "=" for line in stage.changes.diff)
+            found = "differs and is left as it is" if differs else "is there and fits"
+            return [f"table {plan.table.label} {found}"]
         # a table that is rebuilt is so in several statements
         told = [f"{change.action.replace('_', ' ')} {change.subject}" for change in stage.changes.changes]
         return list(dict.fromkeys(told))
