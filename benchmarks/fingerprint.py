@@ -29,7 +29,7 @@ _FAMILIES = (  # the first that matches the beginning of a type's name
     ("float", r"double|float|real"),
     ("timestamp", r"timestamp|datetime"),
     ("date", r"date"),
-    ("text", r"char|varchar|text|string|large_string|bpchar|character"),
+    ("text", r"char|varchar|(tiny|medium|long)?text|string|large_string|bpchar|character"),
 )
 
 

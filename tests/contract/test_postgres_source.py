@@ -313,6 +313,18 @@ def test_a_select_that_an_index_answers_better_stays_whole(
         assert len(splits) == 2
 
 
+def test_a_range_that_an_index_finds_is_not_looked_for_in_every_page(
+    pg_database: str, backend: PostgresBackend
+) -> None:
+    rows = _many_pages(pg_database, 3000)
+    sql(pg_database, "CREATE INDEX ON big (id)")
+    sql(pg_database, "ANALYZE big")
+    kept = SourceRange("id", Watermark("id", DataType("integer"), rows - rows // 100))
+    with backend.source().split(Query("SELECT id FROM big", kept), {}, 4) as splits:
+        assert len(splits) == 1
+        assert sum(batch.num_rows for batch in splits[0].read()) == rows // 100 + 1
+
+
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_a_range_keeps_boundary_rows_and_rows_without_a_watermark(
     pg_database: str, backend: PostgresBackend, parallelism: int

@@ -14,6 +14,12 @@ from ematix_flow.backends.postgres.failures import UNCHANGED, commit_failure, ta
 from ematix_flow.backends.sql_session import SqlSession
 from ematix_flow.errors import TargetFailed
 
+# PostgreSQL's default is that of disks that turn: it would read a whole table for a hundredth of its keys
+_INDEXES_ARE_CHEAP = (
+    "SELECT set_config('random_page_cost',"
+    " least(current_setting('random_page_cost')::float8, 1.1)::text, true)"
+)
+
 
 class PostgresSession(SqlSession):
     """Outside ``begin`` and ``commit`` each statement is its own transaction."""
@@ -34,6 +40,7 @@ class PostgresSession(SqlSession):
     def begin(self) -> None:
         """One snapshot for the whole transaction, so that what is counted is what is inserted."""
         self._run("BEGIN ISOLATION LEVEL REPEATABLE READ", None)
+        self._run(_INDEXES_ARE_CHEAP, None)
 
     def commit(self) -> None:
         try:

@@ -111,7 +111,7 @@ class PostgresSource(BatchSource):
             return [whole]
         found = connection.execute(_PAGES, {"name": plain.relation}).fetchone()
         shares = min(parallelism, found[0] // MIN_PAGES) if found else 1
-        if shares < 2:
+        if shares < 2 or "Seq Scan" not in _planned(connection, whole):  # an index finds the rows sooner
             return [whole]
         bounds = [found[0] * i // shares for i in range(1, shares)] if found else []
         cut = [self._statement(part, exports, query.range) for part in _page_ranges(plain, bounds)]
@@ -171,16 +171,21 @@ def _reads_one_range(connection: psycopg.Connection[Any], statement: str) -> boo
 
     Its plan tells what the text does not: aggregates of the user's own, views, children, a better index.
     """
+    nodes = _planned(connection, statement)
+    return nodes.count("Tid Range Scan") == 1 and set(nodes) <= _SHAREABLE
+
+
+def _planned(connection: psycopg.Connection[Any], statement: str) -> list[str]:
+    """The nodes of the server's plan, in one process; none where it cannot plan the statement."""
     try:
         with connection.transaction():
             connection.execute("SET LOCAL max_parallel_workers_per_gather = 0")
             row = connection.execute(f"EXPLAIN (FORMAT JSON) {statement}".encode(), prepare=True).fetchone()
     except psycopg.errors.Error:
-        return False
+        return []
     plan = row[0] if row else []
     plan = json.loads(plan) if isinstance(plan, str) else plan
-    nodes = list(_node_types(plan[0]["Plan"])) if plan else []
-    return nodes.count("Tid Range Scan") == 1 and set(nodes) <= _SHAREABLE
+    return list(_node_types(plan[0]["Plan"])) if plan else []
 
 
 def _node_types(node: dict[str, Any]) -> Iterator[str]:

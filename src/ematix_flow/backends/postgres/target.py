@@ -50,6 +50,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _TRIES = 5
+_MATCHING = ("merge", "scd2")  # what they do with staged rows depends on those that are there
 _SCHEMA_EXISTS = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s"
 _LEFTOVERS = """
 SELECT c.relname FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
@@ -160,6 +161,8 @@ class PostgresTarget(RelationalTarget):
         try:
             if isinstance(rows, SameDatabaseRows):
                 rows = self._exactly(load, rows)
+            elif load.mode in _MATCHING or load.range is not None:
+                self._analyze_staging(load, rows)
             return _retried(lambda _: super(PostgresTarget, self).apply(load, rows))
         except FlowError as error:
             blamed = blamed_on_source(error) if isinstance(rows, SameDatabaseRows) else None
@@ -175,6 +178,12 @@ class PostgresTarget(RelationalTarget):
         if ("create_table", table.label) not in [(c.action, c.subject) for c in load.changes.changes]:
             name = self.dialect.render(self.dialect.table(table.schema, table.name))
             session.execute(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
+
+    def _analyze_staging(self, load: Load, rows: StagedRows) -> None:
+        """Nobody has looked at the table yet, and how it is joined depends on how many rows it has."""
+        assert isinstance(rows.staging, PostgresStaging)
+        with self.apply_session(load) as session:
+            session.execute(f"ANALYZE {staging_name(rows.staging.table, self.dialect)}")
 
     def _exactly(self, load: Load, rows: SameDatabaseRows) -> SameDatabaseRows:
         with self.apply_session(load) as session:
