@@ -1,4 +1,4 @@
-"""Random tables, options and histories of loads: few keys and few values, so that they meet again and again."""
+"""Random tables, options and histories of loads: few keys and few values, so that they meet again."""
 
 from __future__ import annotations
 
@@ -167,8 +167,8 @@ def _batches(
     rows = st.fixed_dictionaries(fill)
     grows_at = draw(st.sampled_from([None, None, 1, 2]))
     now, out = START, []
-    for number in range(draw(st.integers(1, 4))):
-        found = draw(st.lists(rows, max_size=5))
+    for number in range(draw(st.sampled_from([1, 2, 2, 3, 3, 4]))):
+        found = draw(st.lists(rows, max_size=4))
         if single:
             found = list({tuple(row[k] for k in keys): row for row in found}.values())
         is_wide = grows_at is not None and number >= grows_at
@@ -176,9 +176,13 @@ def _batches(
             found = [{**row, ADDED: draw(st.sampled_from([None, "x"]))} for row in found]
         # time goes on; now and then it stands still or a clock goes back
         now += dt.timedelta(seconds=draw(st.sampled_from([1, 30, 60, 61, 100_000, 0, -10])))
-        crash = draw(st.sampled_from([None, None, None, *APPLY_POINTS]))
-        repeat = draw(st.sampled_from([None, None, None, "run", "batch"]))
-        out.append(Batch(tuple(found), now, is_wide, crash, repeat))
+        out.append(Batch(tuple(found), now, is_wide))
+    struck = draw(st.integers(0, len(out) - 1))
+    mishap = draw(st.sampled_from([None, "run", "batch", *APPLY_POINTS]))
+    if mishap in ("run", "batch"):
+        out[struck] = replace(out[struck], repeat=mishap)
+    elif mishap is not None:
+        out[struck] = replace(out[struck], crash_at=mishap)
     return tuple(out)
 
 
@@ -219,7 +223,7 @@ def pollings(draw: st.DrawFn, kinds: tuple[str, ...], lacking: tuple[float, ...]
         compare = tuple(n for n in values if n != EVENT) if mode == "scd2" else values
         matching = Matching(keys, compare, values, order=EVENT, event=EVENT if kind == "events" else None)
     now, number, growths, reached = START, 0, [], 0
-    for _ in range(draw(st.integers(1, 4))):
+    for _ in range(draw(st.integers(1, 3))):
         rows = []
         for row in draw(st.lists(st.fixed_dictionaries(fill), max_size=4)):
             number += 1
@@ -228,6 +232,7 @@ def pollings(draw: st.DrawFn, kinds: tuple[str, ...], lacking: tuple[float, ...]
             rows.append({**row, EVENT: marks[place], **({"number": number} if kind == "keyed" else {})})
         reached = max([reached, *[marks.index(row[EVENT]) for row in rows]])
         now += dt.timedelta(seconds=draw(st.sampled_from([1, 60])))
-        crash = draw(st.sampled_from([None, None, *APPLY_POINTS]))
-        growths.append(Batch(tuple(rows), now, crash_at=crash))
+        growths.append(Batch(tuple(rows), now))
+    struck = draw(st.integers(0, len(growths) - 1))
+    growths[struck] = replace(growths[struck], crash_at=draw(st.sampled_from([None, *APPLY_POINTS])))
     return Polling(mode, table, matching, EVENT, tuple(growths))

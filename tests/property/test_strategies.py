@@ -1,6 +1,6 @@
 """Every strategy on every database against a short model of what it means, over random histories.
 
-By default some thousand examples; ``-m long`` runs twenty thousand.
+By default some thousand; ``-m long`` takes twenty thousand on each of the databases in a file.
 """
 
 from __future__ import annotations
@@ -8,22 +8,29 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import duckdb
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from ematix_flow import DuckDBConnection, SQLiteConnection
+from ematix_flow import DuckDBConnection, MySQLConnection, PostgresConnection, SQLiteConnection
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.backends.relational import RelationalTarget
 from ematix_flow.spec.connections import Connection
 from tests.property.strategy_driving import Database
 from tests.property.strategy_histories import Polling, Scenario, pollings, scenarios
+from tests.services.mysql_server import MySQLServer
+from tests.services.postgres import PostgresServer
 
-PLAIN = ("append", "truncate")
+pytestmark = pytest.mark.timeout(3_600)
+
 NAN, INFINITE = float("nan"), float("inf")
+PLAIN = ("append", "truncate")
+EVERY = (*PLAIN, "merge", "versions", "events")
 POLLED = ("append", "keyed", "merge", "versions", "events")
+SQLITE_LACKS, MARIADB_LACKS = (NAN,), (NAN, INFINITE)
 
 
 def examples(count: int) -> settings:
@@ -56,62 +63,126 @@ def sqlite(folder: Path) -> Database:
     return opened(SQLiteConnection(name="sqlite", path=str(folder / "target.db")))
 
 
+class Beside:
+    """A database driven from a thread of its own, where DuckDB needs no further one for each statement."""
+
+    def __init__(self, database: Database, pool: ThreadPoolExecutor) -> None:
+        self.database, self.pool = database, pool
+
+    def check(self, scenario: Scenario) -> None:
+        self.pool.submit(self.database.check, scenario).result()
+
+    def poll(self, polling: Polling) -> None:
+        self.pool.submit(self.database.poll, polling).result()
+
+
 @pytest.fixture(scope="module")
-def duck(folder: Path) -> Iterator[Database]:
+def duck(folder: Path) -> Iterator[Beside]:
     path = folder / "target.duckdb"
-    with duckdb.connect(str(path)):  # kept open: DuckDB takes long to open a file
-        yield opened(DuckDBConnection(name="duckdb", path=str(path)))
+    with duckdb.connect(str(path)) as kept, ThreadPoolExecutor(1) as pool:  # it takes long to open a file
+        kept.execute("SET threads = 1")
+        yield Beside(opened(DuckDBConnection(name="duckdb", path=str(path))), pool)
+
+
+@pytest.fixture(scope="module")
+def pg(postgres: PostgresServer) -> Iterator[Database]:
+    postgres.start()
+    name = postgres.create_database("strategies")
+    yield opened(PostgresConnection(name="postgres", url=postgres.url(name)))
+    postgres.drop_database(name)
+
+
+@pytest.fixture(scope="module")
+def maria(mariadb: MySQLServer) -> Database:
+    mariadb.start()
+    return opened(MySQLConnection(name="mariadb", url=mariadb.url(mariadb.create_database("strategies"))))
 
 
 class TestSQLite:
-    @examples(400)
-    @given(scenarios(PLAIN, (NAN,)))
+    @examples(500)
+    @given(scenarios(PLAIN, SQLITE_LACKS))
     def test_append_and_truncate(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
 
     @examples(600)
-    @given(scenarios(("merge",), (NAN,)))
+    @given(scenarios(("merge",), SQLITE_LACKS))
     def test_merge(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
 
-    @examples(300)
-    @given(scenarios(("versions",), (NAN,)))
+    @examples(250)
+    @given(scenarios(("versions",), SQLITE_LACKS))
     def test_scd2_by_load_time(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
 
-    @examples(500)
-    @given(scenarios(("events",), (NAN,)))
+    @examples(400)
+    @given(scenarios(("events",), SQLITE_LACKS))
     def test_scd2_by_event_time(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
 
-    @examples(300)
-    @given(pollings(POLLED, (NAN,)))
+    @examples(250)
+    @given(pollings(POLLED, SQLITE_LACKS))
     def test_incremental_reads(self, sqlite: Database, polling: Polling) -> None:
         sqlite.poll(polling)
 
+    @pytest.mark.long
+    @examples(20_000)
+    @given(scenarios(EVERY, SQLITE_LACKS))
+    def test_twenty_thousand_histories(self, sqlite: Database, scenario: Scenario) -> None:
+        sqlite.check(scenario)
+
 
 class TestDuckDB:
-    @examples(400)
+    @examples(500)
     @given(scenarios(PLAIN))
-    def test_append_and_truncate(self, duck: Database, scenario: Scenario) -> None:
+    def test_append_and_truncate(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
     @examples(600)
     @given(scenarios(("merge",)))
-    def test_merge(self, duck: Database, scenario: Scenario) -> None:
+    def test_merge(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(300)
+    @examples(250)
     @given(scenarios(("versions",)))
-    def test_scd2_by_load_time(self, duck: Database, scenario: Scenario) -> None:
+    def test_scd2_by_load_time(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(500)
+    @examples(400)
     @given(scenarios(("events",)))
-    def test_scd2_by_event_time(self, duck: Database, scenario: Scenario) -> None:
+    def test_scd2_by_event_time(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(300)
+    @examples(250)
     @given(pollings(POLLED))
-    def test_incremental_reads(self, duck: Database, polling: Polling) -> None:
+    def test_incremental_reads(self, duck: Beside, polling: Polling) -> None:
         duck.poll(polling)
+
+    @pytest.mark.long
+    @examples(20_000)
+    @given(scenarios(EVERY))
+    def test_twenty_thousand_histories(self, duck: Beside, scenario: Scenario) -> None:
+        duck.check(scenario)
+
+
+class TestPostgres:
+    @examples(160)
+    @given(scenarios(EVERY))
+    def test_every_strategy(self, pg: Database, scenario: Scenario) -> None:
+        pg.check(scenario)
+
+    @examples(40)
+    @given(pollings(POLLED))
+    def test_incremental_reads(self, pg: Database, polling: Polling) -> None:
+        pg.poll(polling)
+
+
+class TestMariaDB:
+    @examples(160)
+    @given(scenarios(EVERY, MARIADB_LACKS))
+    def test_every_strategy(self, maria: Database, scenario: Scenario) -> None:
+        maria.check(scenario)
+
+    @examples(40)
+    @given(pollings(POLLED, MARIADB_LACKS))
+    def test_incremental_reads(self, maria: Database, polling: Polling) -> None:
+        maria.poll(polling)
