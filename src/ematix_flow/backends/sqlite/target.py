@@ -24,7 +24,6 @@ from ematix_flow.backends.table_diff import TableDiff
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.sql import identifier, verbatim
 
 if TYPE_CHECKING:
@@ -157,7 +156,5 @@ class SQLiteTarget(EmbeddedTarget):
         rows.set("alias", exp.TableAlias(this=identifier("rows")))
         return self.dialect.select_canonical(rows, table.columns)
 
-    def _measure(self, session: SqlSession, load: Load, select: exp.Expr) -> tuple[int, Watermark | None]:
-        if load.range is not None:
-            require_ordered(load.table.column(load.range.column).type)
-        return super()._measure(session, load, select)
+    def check_watermark(self, data_type: DataType) -> None:
+        require_ordered(data_type)
