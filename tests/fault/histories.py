@@ -217,8 +217,6 @@ class History:
         if not self.target.exists("loads", self.load.name):
             return 0, []
         ledger = self.target.table("ematix_flow", "ledger")
-        if self.target.kind == "mysql":
-            ledger = "ematix_flow__ledger"
         counted, rows = self.target.snapshot(
             f"SELECT count(*) FROM {ledger}", f"SELECT {self.load.query} FROM {self.table}"
         )

@@ -215,7 +215,12 @@ def load(conn):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "point", "nth"),
-    [("postgres", "staging.loaded", 1), ("parquet", "files.before_publish", 2)],  # 1 is the empty folder's
+    [
+        ("postgres", "staging.created", 1),
+        ("postgres", "staging.loaded", 1),
+        ("postgres", "apply.before_commit", 1),
+        ("parquet", "files.before_publish", 2),  # 1 is the empty folder's
+    ],
 )
 def test_sigkill_of_a_run_with_spark_leaves_the_target_and_the_next_run_is_exact(
     tmp_path: Path, request: pytest.FixtureRequest, kind: str, point: str, nth: int

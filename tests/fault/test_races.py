@@ -72,6 +72,14 @@ def test_of_processes_that_start_at_once_one_loads_and_the_others_are_refused_on
 
 
 @pytest.mark.slow
+def test_of_processes_that_start_at_once_one_loads_and_the_others_are_refused_on_mariadb(
+    tmp_path: Path, mariadb_database: str, runs: ForkedRuns
+) -> None:
+    history = within(Database("mysql", mariadb_database), "merge_new", tmp_path)
+    race(history, runs, tmp_path, rounds=12)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgres", "sqlite", "duckdb"])
 @pytest.mark.parametrize("load", ["append_all", "merge_all", "versions_of_states"])
 def test_a_slot_that_several_processes_run_as_they_come_is_loaded_once(

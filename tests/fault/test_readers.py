@@ -17,7 +17,10 @@ pytestmark = pytest.mark.fault
 
 ROUNDS = 4
 Look = Callable[[], tuple[list[Row], list[Row]]]  # the rows of one moment, and those that break a rule
-SERVERS = {"postgres": "pg_database"}  # kind -> the fixture that gives a database
+SERVERS = {
+    "postgres": "pg_database",
+    "mysql": "mariadb_database",
+}  # kind -> the fixture that gives a database
 
 
 @pytest.fixture(scope="module")
