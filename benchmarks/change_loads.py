@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import changing
-from benchmarks.cases import APART, FLOW, ChangeCase
+from benchmarks.cases import FLOW, ChangeCase
 from benchmarks.changing import Size
 from benchmarks.job import Job
 from benchmarks.machine import commit, cores, machine_facts, versions
 from benchmarks.place import Place
 from benchmarks.results import Result, Run
-from benchmarks.rivals import rival_jars, rival_python, rival_versions
-from benchmarks.rounds import Settings, all_rounds, run_job, warm_archive
+from benchmarks.rivals import rival_jars, rival_versions
+from benchmarks.rounds import Settings, all_rounds, get_ready, run_job
 from benchmarks.servers import Servers
 
 PUBLISHED = (Size(10_000, 1_000_000), Size(100_000, 1_000_000), Size(100_000, 10_000_000))
@@ -65,9 +65,7 @@ def _run_case(
 ) -> Result:
     names = settings.chosen(case.contestants)
     jars = rival_jars(["postgres"])
-    if APART & set(names):
-        rival_python()
-    warm_archive(settings.folder)
+    get_ready(names, settings.folder)
     empty = Result(
         benchmark="changes",
         case=f"{case.name}-{size.changes}-into-{size.rows}",

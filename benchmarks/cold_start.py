@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.machine import commit, machine_facts, versions
-from benchmarks.process import environment, last_words, measured, within
+from benchmarks.process import compile_libraries, environment, last_words, measured, within
 from benchmarks.results import Result, Run
 from benchmarks.rounds import new_folder, order
 
@@ -43,6 +43,7 @@ def copy_orders(conn):
 
 def run_cold_start(repeat: int, limit: float, seed: int, say: Callable[[str], None]) -> Result:
     folder = new_folder("cold-start")
+    compile_libraries(Path(sys.executable))
     facts, about = machine_facts(), versions()
     runs = []
     try:

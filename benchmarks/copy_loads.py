@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.cases import APART, Case
+from benchmarks.cases import Case
 from benchmarks.datasets import ORDERS, Dataset
 from benchmarks.fingerprint import Fingerprint, fingerprint
 from benchmarks.job import Job
@@ -16,8 +16,8 @@ from benchmarks.machine import commit, cores, machine_facts, versions
 from benchmarks.place import Place
 from benchmarks.places import Places
 from benchmarks.results import Result, Run
-from benchmarks.rivals import rival_jars, rival_python, rival_versions
-from benchmarks.rounds import Settings, all_rounds, run_job, warm_archive
+from benchmarks.rivals import rival_jars, rival_versions
+from benchmarks.rounds import Settings, all_rounds, get_ready, run_job
 
 AGAIN_BELOW_ROWS = 3_000_000  # a second load in the same process would say no more about a larger table
 
@@ -44,10 +44,7 @@ def _run_case(
     if expected.rows != settings.rows:
         raise RuntimeError(f"the source holds {expected.rows:,} rows, not {settings.rows:,}")
     jars = rival_jars([case.source, case.target])
-    if APART & set(names):
-        rival_python()
-    if "flow" in names:
-        warm_archive(settings.folder)
+    get_ready(names, settings.folder)
     if case.target in ("postgres", "mysql"):
         places.servers.server(case.target)
     others = {**places.servers.versions(), **rival_versions([case.source, case.target])}

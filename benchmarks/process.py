@@ -12,8 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.datasets import DATA
 from benchmarks.machine import REPOSITORY
 from benchmarks.process_tree import MemoryWatch
+
+BYTECODE = DATA / "bytecode"
 
 
 @dataclass(frozen=True)
@@ -74,13 +77,24 @@ def environment(state: Path) -> dict[str, str]:
     kept = {
         k: v for k, v in os.environ.items() if not k.startswith("EMATIX_FLOW_") or k == "EMATIX_FLOW_CACHE"
     }
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)  # nobody runs their loads by compiling every library first
     path = [str(REPOSITORY / "src"), str(REPOSITORY)]
     return {
         **kept,
+        "PYTHONPYCACHEPREFIX": str(BYTECODE),
         "PYTHONPATH": os.pathsep.join(path),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", "")]),
         "EMATIX_FLOW_STATE": str(state),
     }
+
+
+def compile_libraries(python: Path) -> None:
+    """Bytecode of what an interpreter has installed, and of this repository, as an installer leaves it."""
+    env = environment(BYTECODE)
+    asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    libraries = subprocess.run(asked, env=env, capture_output=True, text=True, check=True).stdout.strip()
+    folders = [libraries, str(REPOSITORY / "src"), str(REPOSITORY / "benchmarks" / "contestants")]
+    subprocess.run([str(python), "-m", "compileall", "-q", "-j", "0", *folders], env=env, check=False)
 
 
 def last_words(said: str) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from benchmarks.datasets import DATA
 from benchmarks.machine import REPOSITORY
+from benchmarks.process import compile_libraries
 
 LOCK_FILE = Path(__file__).with_name("rivals.lock")
 PACKAGES = REPOSITORY / "lock" / "rivals.txt"
@@ -58,5 +59,6 @@ def rival_python() -> Path:
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(ENVIRONMENT)], check=True)
     install = [uv, "pip", "sync", "--quiet", "--python", str(python), "--require-hashes", str(PACKAGES)]
     subprocess.run(install, check=True)
+    compile_libraries(python)
     stamp.write_text(wanted)
     return python

@@ -10,10 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.cases import APART, CONTESTANTS
+from benchmarks.cases import APART, CONTESTANTS, FLOW
 from benchmarks.datasets import DATA
 from benchmarks.job import Job, read_marks
-from benchmarks.process import Ended, environment, last_words, measured, readable, within
+from benchmarks.process import (
+    Ended,
+    compile_libraries,
+    environment,
+    last_words,
+    measured,
+    readable,
+    within,
+)
 from benchmarks.results import Result, Run, load, save
 from benchmarks.rivals import rival_python
 
@@ -164,6 +172,15 @@ def timed(name: str, number: int, ended: Ended, marks_file: Path) -> Run:
         again_seconds=None if again is None else again.at - loaded.at,
         details={"first": loaded.details} | ({} if again is None else {"again": again.details}),
     )
+
+
+def get_ready(names: Sequence[str], folder: Path) -> None:
+    """Make now what would otherwise be made while a contestant is measured."""
+    compile_libraries(Path(sys.executable))
+    if APART & set(names):
+        rival_python()
+    if FLOW in names:
+        warm_archive(folder)
 
 
 def warm_archive(folder: Path) -> None:

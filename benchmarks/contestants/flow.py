@@ -37,7 +37,9 @@ def get_ready(job: Job) -> None:
     """Import what the load imports, and start Spark; no connection is opened."""
     from ematix_flow.backends.registry import open_backend
     from ematix_flow.schedule.context import spark_starter
+    from ematix_flow.state import runlog_sql
 
+    assert runlog_sql  # with SQLAlchemy, when the first run is noted
     open_backend(connection("source", job.source)).source()
     open_backend(connection("target", job.targets[0])).target()
     spark_starter()().range(1).count()

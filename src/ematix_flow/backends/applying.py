@@ -140,9 +140,9 @@ class Application:
     def carry_out(self) -> Applied:
         """Everything between the transaction's beginning and its commit."""
         session, load = self.session, self.load
-        rows_in, high = 0, None
+        rows_in, high = self.staged or 0, None
         select = self._asked_once()
-        counted = self.staged is not None or bool(self.work)
+        counted = bool(self.work) or (self.staged is not None and load.range is not None)
         if counted:
             rows_in, high = self._measure(select)
             _require_staged(load, rows_in, self.staged)
@@ -153,8 +153,10 @@ class Application:
         if self._ledger_holds(key):
             return Applied(rows_in=rows_in, duplicate=True)
         counts = self._run(self._steps(select))
-        if not counted:
+        if not counted and self.staged is None:
             rows_in = counts["insert"]  # asked once, so that what is counted is what was written
+        elif not counted and counts["insert"] != self.staged:  # a trigger's doing, or is staging not whole?
+            _require_staged(load, self._measure(select)[0], self.staged)
         _refuse_shrink(load, counts)
         faults.point("apply.rows_written")
         applied = _applied(load, rows_in, counts, high)
