@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.machine import REPOSITORY
 from benchmarks.results import FOLDER, Result, newest
-from benchmarks.tables import columns, markdown_table, remarks, rows
+from benchmarks.tables import columns, heading, markdown_table, remarks, rows
 
 PAGE = REPOSITORY / "docs" / "benchmarks.md"
 BEGIN = "<!-- results begin: written by  python -m benchmarks --publish -->"
@@ -31,7 +31,7 @@ def with_results(text: str, results: Sequence[Result]) -> str:
 
 
 def section(result: Result) -> str:
-    parts = [f"### {result.title}, {result.rows:,} rows", markdown_table(columns(result), rows(result))]
+    parts = [f"### {heading(result)}", markdown_table(columns(result), rows(result))]
     found = remarks(result)
     if found:
         parts.append("\n".join(f"- {remark}" for remark in found))

@@ -21,6 +21,17 @@ COPY_COLUMNS = (
     "all s",
     "peak MB",
 )
+CHANGE_COLUMNS = (
+    "contestant",
+    "best s",
+    "median s",
+    "× flow",
+    "× SQL",
+    "changes/s",
+    "start s",
+    "all s",
+    "peak MB",
+)
 COLD_START_COLUMNS = ("flow run", "best s", "median s", "peak MB")
 VARIANTS = {
     "making": "the first, which makes the archive before it starts",
@@ -29,8 +40,12 @@ VARIANTS = {
 }
 
 
+def heading(result: Result) -> str:
+    return result.title if result.benchmark == "changes" else f"{result.title}, {result.rows:,} rows"
+
+
 def columns(result: Result) -> tuple[str, ...]:
-    return COPY_COLUMNS if result.benchmark != "cold-start" else COLD_START_COLUMNS
+    return {"copy": COPY_COLUMNS, "changes": CHANGE_COLUMNS}.get(result.benchmark, COLD_START_COLUMNS)
 
 
 def rows(result: Result) -> list[list[str]]:
@@ -42,15 +57,16 @@ def rows(result: Result) -> list[list[str]]:
             for s in found
         ]
     by_name = {s.contestant: s for s in found}
-    flow, driver = by_name.get(FLOW), by_name.get(DRIVER)
+    flow = by_name.get(FLOW)
+    other = by_name.get(DRIVER if result.benchmark == "copy" else "sql")
     return [
         [
             CONTESTANTS.get(s.contestant, s.contestant),
             *_times(s, result),
             _times_as_long(s, flow, result),
-            _times_as_long(s, driver, result),
+            _times_as_long(s, other, result),
             f"{result.rows / s.best:,.0f}" if s.best else "",
-            _seconds(s.again),
+            *([_seconds(s.again)] if result.benchmark == "copy" else []),
             _seconds(s.start),
             _seconds(s.total),
             _memory(s.peak_bytes),
@@ -75,7 +91,7 @@ def remarks(result: Result) -> list[str]:
 
 
 def terminal_table(result: Result) -> Table:
-    table = Table(title=f"{result.title}, {result.rows:,} rows", title_justify="left")
+    table = Table(title=heading(result), title_justify="left")
     for number, name in enumerate(columns(result)):
         table.add_column(name, justify="left" if number == 0 else "right")
     for row in rows(result):
