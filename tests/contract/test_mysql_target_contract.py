@@ -12,24 +12,19 @@ from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.testing.contract import TargetContract
-from ematix_flow.testing.loads import load_rows, new_load, prepare
+from ematix_flow.testing.contract_merge import MergeContract
+from ematix_flow.testing.contract_scd2 import Scd2Contract
+from ematix_flow.testing.loads import prepare
 from ematix_flow.testing.samples import HOSTILE_NAMES
 from tests.reading import read_table
 
 
-class Family(TargetContract):
+class Family(MergeContract, Scd2Contract):
+    # never: no name of MySQL's holds a character beyond the first 65,536
+    never_named = tuple(name for name in HOSTILE_NAMES if name.startswith("emoji"))
+
     def read_rows(self, backend: Backend, table: TableSpec) -> list[dict[str, Any]]:
         return read_table(backend, table)
-
-    def test_hostile_column_names_round_trip(self, backend: Backend, target: Target) -> None:
-        """Never emoji: no name of MySQL's holds a character beyond the first 65,536."""
-        names = [name for name in HOSTILE_NAMES if not name.startswith("emoji")]
-        columns = tuple(ColumnSpec(name, DataType("text"), nullable=True) for name in names)
-        table = TableSpec("contract", "hostile", (ColumnSpec("id", DataType("big_int")), *columns))
-        row: dict[str, Any] = {"id": 1, **{name: f"value of {name}" for name in names}}
-        load_rows(target, new_load(table), [row])
-        assert self.read_rows(backend, table) == [row]
 
     @pytest.mark.parametrize("name", ["emoji \U0001f600", "x" * 65, "ends with a space "])
     def test_a_name_that_the_server_cannot_keep_is_refused_before_anything_is_done(

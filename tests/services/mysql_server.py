@@ -94,7 +94,7 @@ class MySQLServer:
             port = self.port or free_port()
             options = [f"--{name}={value}" for name, value in self._settings.items()]
             files = {"datadir": self.data, "socket": self.folder / "s.sock", "pid-file": self.folder / "pid"}
-            files["init-file"] = self.folder / "accounts.sql"
+            files |= {"init-file": self.folder / "accounts.sql", "tmpdir": self.folder / "tmp"}
             options += [f"--{name}={value}" for name, value in files.items()]
             process = ServerProcess(
                 [*self._programs.serve, *options, f"--port={port}"],
@@ -158,6 +158,7 @@ class MySQLServer:
             f"CREATE USER IF NOT EXISTS '{SUPERUSER}'@'%' IDENTIFIED BY '{self.password}';",
             f"GRANT ALL PRIVILEGES ON *.* TO '{SUPERUSER}'@'%' WITH GRANT OPTION;",
         ]
+        (self.folder / "tmp").mkdir()  # a server that starts clears the files of others from a shared one
         (self.folder / "accounts.sql").write_text("\n".join(accounts) + "\n")
         give_to(self.folder, self._programs.account)
         command = [*self._programs.make_data, f"--datadir={self.data}"]

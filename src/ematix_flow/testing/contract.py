@@ -57,6 +57,11 @@ class TargetContract:
     """Override ``backend`` and `read_rows`. ``points`` are the commit points of its apply."""
 
     points: tuple[str, ...] = APPLY_POINTS
+    never_named: tuple[str, ...] = ()  # hostile names that the system itself cannot hold
+
+    @property
+    def hostile_names(self) -> tuple[str, ...]:
+        return tuple(name for name in HOSTILE_NAMES if name not in self.never_named)
 
     @pytest.fixture
     def backend(self) -> Backend:
@@ -95,9 +100,9 @@ class TargetContract:
             assert row[LOADED_AT] == load.loaded_at
 
     def test_hostile_column_names_round_trip(self, backend: Backend, target: Target) -> None:
-        columns = tuple(ColumnSpec(name, DataType("text"), nullable=True) for name in HOSTILE_NAMES)
+        columns = tuple(ColumnSpec(name, DataType("text"), nullable=True) for name in self.hostile_names)
         table = TableSpec("contract", "hostile", (ColumnSpec("id", DataType("big_int")), *columns))
-        row: dict[str, Any] = {"id": 1, **{name: f"value of {name}" for name in HOSTILE_NAMES}}
+        row: dict[str, Any] = {"id": 1, **{name: f"value of {name}" for name in self.hostile_names}}
         load_rows(target, new_load(table), [row])
         assert self.read_rows(backend, table) == [row]
 

@@ -16,7 +16,7 @@ from ematix_flow.spec.types import DataType
 from ematix_flow.testing.contract import TargetContract
 from ematix_flow.testing.loads import PIPELINE, TARGET, load_rows, new_load
 from ematix_flow.testing.matched_loads import PATHS, keyed, load_matched, poll_matched, table_of
-from ematix_flow.testing.samples import HOSTILE_NAMES, TYPES, every_type, every_value
+from ematix_flow.testing.samples import TYPES, every_type, every_value
 
 BIG, TEXT, INTEGER = DataType("big_int"), DataType("text"), DataType("integer")
 SMALL = table_of("merged", {"id": BIG}, {"name": TEXT, "size": INTEGER})
@@ -97,7 +97,7 @@ class MergeContract(TargetContract):
 
     @pytest.mark.parametrize("path", PATHS)
     def test_merge_by_hostile_names(self, backend: Backend, target: Target, path: str) -> None:
-        keys, values = HOSTILE_NAMES[:5], HOSTILE_NAMES[5:]
+        keys, values = self.hostile_names[:5], self.hostile_names[5:]
         table = table_of("merged names", dict.fromkeys(keys, INTEGER), dict.fromkeys(values, TEXT))
         row: dict[str, Any] = {**dict.fromkeys(keys, 1), **{v: f"value of {v}" for v in values}}
         merge(target, table, [row], path=path)

@@ -18,7 +18,7 @@ from ematix_flow.strategies.row_hash import row_hash
 from ematix_flow.testing.contract import TargetContract
 from ematix_flow.testing.loads import PIPELINE, TARGET
 from ematix_flow.testing.matched_loads import PATHS, keyed, load_matched, poll_matched, table_of
-from ematix_flow.testing.samples import HOSTILE_NAMES, TYPES, every_type, every_value
+from ematix_flow.testing.samples import TYPES, every_type, every_value
 
 BIG, TEXT, INTEGER, MOMENT = (DataType(k) for k in ("big_int", "text", "integer", "timestamp_tz"))
 NAMED = table_of("versions", {"id": BIG}, {"name": TEXT})
@@ -241,7 +241,7 @@ class Scd2Contract(TargetContract):
 
     @pytest.mark.parametrize("path", PATHS)
     def test_versions_by_hostile_names(self, backend: Backend, target: Target, path: str) -> None:
-        keys, values = HOSTILE_NAMES[:4], HOSTILE_NAMES[4:]
+        keys, values = self.hostile_names[:4], self.hostile_names[4:]
         table = table_of("versions; named", dict.fromkeys(keys, INTEGER), dict.fromkeys(values, TEXT))
         for now, text in ((1, "x"), (2, "y")):
             row = {**dict.fromkeys(keys, 1), **dict.fromkeys(values, text)}

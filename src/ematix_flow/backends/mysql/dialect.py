@@ -100,6 +100,8 @@ class MySQLDialect(SqlDialect):
         if data_type.kind == "string":
             length = data_type.length or 0
             return f"VARCHAR({length})" if length <= _LONGEST_VARCHAR else "LONGTEXT"
+        if data_type.kind == "bytes" and data_type.length is not None:  # in a key
+            return f"VARBINARY({data_type.length})"
         if data_type.kind == "numeric":
             return f"DECIMAL({data_type.precision},{data_type.scale})"
         return _NATIVE[data_type.kind]
@@ -113,6 +115,8 @@ class MySQLDialect(SqlDialect):
             return None  # a key whose letters count alike in either case
         if word == "varchar":
             return DataType("string", length=size)
+        if word == "varbinary":
+            return DataType("bytes", length=size)
         if word == "char":
             return DataType("uuid") if size == 36 else None
         if word == "decimal":

@@ -11,7 +11,8 @@ from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.types import DataType
 
 _KEY_BYTES, _BYTES_A_CHARACTER, _OTHER_BYTES = 3072, 4, 20
-_LONGEST_KEY_TEXT = 255
+_LONGEST_IN_KEY = 255
+_SIZED = {"text": "string", "bytes": "bytes"}
 _INDEXED = 100  # characters of a batch key by which it is found
 
 
@@ -21,16 +22,16 @@ def ending(dialect: MySQLDialect) -> str:
 
 
 def sized_keys(table: TableSpec) -> TableSpec:
-    """Text in a key gets a length, which MySQL's keys need: a longer value is refused, never cut."""
+    """Text and bytes in a key get a length, which MySQL's keys need: a longer value is refused, never cut."""
     limits: dict[str, int] = {}
     for group in (table.primary_key, table.merge_keys, *unique_groups(table)):
-        texts = [name for name in group if table.column(name).type.kind == "text"]
-        if texts:
-            room = _KEY_BYTES - _OTHER_BYTES * (len(group) - len(texts))
-            limit = min(_LONGEST_KEY_TEXT, room // _BYTES_A_CHARACTER // len(texts))
-            limits |= {name: min(limit, limits.get(name, limit)) for name in texts}
+        endless = [name for name in group if table.column(name).type.kind in _SIZED]
+        if endless:
+            room = _KEY_BYTES - _OTHER_BYTES * (len(group) - len(endless))
+            limit = min(_LONGEST_IN_KEY, room // _BYTES_A_CHARACTER // len(endless))
+            limits |= {name: min(limit, limits.get(name, limit)) for name in endless}
     columns = tuple(
-        replace(c, type=DataType("string", length=limits[c.name])) if c.name in limits else c
+        replace(c, type=DataType(_SIZED[c.type.kind], length=limits[c.name])) if c.name in limits else c
         for c in table.columns
     )
     return replace(table, columns=columns)
