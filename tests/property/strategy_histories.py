@@ -213,10 +213,10 @@ def pollings(draw: st.DrawFn, kinds: tuple[str, ...], lacking: tuple[float, ...]
     if mode == "append":
         columns = [replace(c, primary_key=False, nullable=c.name != EVENT) for c in columns]
     if kind == "keyed":
-        columns.insert(0, ColumnSpec("number", DataType("integer"), primary_key=True))
-    keeps = kind if kind in ("versions", "events") else "rows"
+        columns.insert(0, ColumnSpec("line", DataType("integer"), primary_key=True))
+    keeps: Any = kind if kind in ("versions", "events") else "rows"
     matched = mode in ("merge", "scd2")
-    table = TableSpec("prop", "t", tuple(columns), keeps=keeps, merge_keys=keys if matched else ())  # type: ignore[arg-type]
+    table = TableSpec("prop", "t", tuple(columns), keeps=keeps, merge_keys=keys if matched else ())
     values = tuple(c.name for c in columns if c.name not in keys)
     matching = Matching()
     if matched:
@@ -229,7 +229,7 @@ def pollings(draw: st.DrawFn, kinds: tuple[str, ...], lacking: tuple[float, ...]
             number += 1
             # not below what an earlier read reached: that is what the horizon of a source is for
             place = draw(st.integers(reached, min(reached + 1, len(marks) - 1)))
-            rows.append({**row, EVENT: marks[place], **({"number": number} if kind == "keyed" else {})})
+            rows.append({**row, EVENT: marks[place], **({"line": number} if kind == "keyed" else {})})
         reached = max([reached, *[marks.index(row[EVENT]) for row in rows]])
         now += dt.timedelta(seconds=draw(st.sampled_from([1, 60])))
         growths.append(Batch(tuple(rows), now))
