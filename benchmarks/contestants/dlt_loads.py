@@ -1,4 +1,4 @@
-"""dlt, as its documentation says it is fastest: connectorx reads Arrow, Parquet files are loaded.
+"""dlt, as its documentation says it is fastest: connectorx reads Arrow, several Parquet files are loaded.
 
 Into PostgreSQL they go through ADBC; into MariaDB dlt has only the general way of SQLAlchemy, whose rows are
 inserted in batches. Changes arrive by its incremental cursor and are merged by its own strategies.
@@ -18,6 +18,7 @@ SETTINGS = {
     "RUNTIME__DLTHUB_TELEMETRY": "false",
     "RUNTIME__LOG_LEVEL": "ERROR",
     "DATA_WRITER__DISABLE_COMPRESSION": "true",
+    "DATA_WRITER__FILE_MAX_ITEMS": "200000",  # several files are loaded at the same time
 }
 
 
