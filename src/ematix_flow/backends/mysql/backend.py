@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pymysql.cursors
-
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.backends.mysql.address import address_of
@@ -65,13 +63,13 @@ class MySQLBackend(Backend):
             connection.query("START TRANSACTION READ ONLY")
             fields = prepared(connection, name, inner, inner)
             rows: list[tuple[Any, ...]] = []
-            if fields:
-                try:
-                    cursor = pymysql.cursors.SSCursor(connection)
-                    cursor.execute(inner)
-                    rows = list(cursor.fetchall() if limit is None else cursor.fetchmany(limit))
-                except DriverError as error:
-                    raise source_failure(error, name, inner) from error
-                finally:
-                    connection._force_close()  # what is left of the rows is not waited for
+            try:
+                if fields:
+                    with connection.cursor() as cursor:
+                        if limit is not None:
+                            cursor.execute(f"SET SESSION sql_select_limit = {int(limit)}")
+                        cursor.execute(inner)
+                        rows = list(cursor.fetchall() if limit is None else cursor.fetchmany(limit))
+            except DriverError as error:
+                raise source_failure(error, name, inner) from error
         return [field.name for field in fields], rows

@@ -54,10 +54,13 @@ def connect(
         else:
             try:
                 connection = _open(address, program, local_infile, tls=False)
-            except pymysql.MySQLError as error:
-                if error.args[:1] not in _WANTS_TLS:
+            except pymysql.MySQLError as refused:
+                if refused.args[:1] not in _WANTS_TLS:
                     raise
-                connection = _open(address, program, local_infile, tls=True)
+                try:
+                    connection = _open(address, program, local_infile, tls=True)
+                except pymysql.MySQLError:
+                    raise refused from None
     except (pymysql.MySQLError, OSError, RuntimeError, ValueError) as error:
         raise cannot_connect(address, error) from None  # the driver's own traceback holds the password
     try:
@@ -76,7 +79,7 @@ def _open(address: Address, program: str, local_infile: bool, *, tls: bool) -> p
         port=address.port,
         unix_socket=address.unix_socket,
         user=address.user or "",
-        password=address.password or "",
+        password=(address.password or "").encode(),  # the driver itself would take latin1
         database=address.database or None,
         charset="utf8mb4",
         autocommit=True,

@@ -110,7 +110,7 @@ def repeated(text: bytes, count: int) -> pa.Array:
     import numpy as np
     import pyarrow as pa
 
-    bounds = np.arange(0, (count + 1) * len(text), len(text), dtype=np.int32)
+    bounds = np.arange(count + 1, dtype=np.int32) * np.int32(len(text))
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(bounds), pa.py_buffer(text * count)])
 
 
