@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from ematix_flow import (
     Connection,
     DuckDBConnection,
+    MySQLConnection,
     ObjectStoreLocalConnection,
     Pipeline,
     PostgresConnection,
@@ -32,7 +33,7 @@ from tests.reading import read_table
 
 pytestmark = pytest.mark.usefixtures("spark")
 
-KINDS = ("sqlite", "duckdb", "postgres", "parquet")
+KINDS = ("sqlite", "duckdb", "postgres", "mysql", "parquet")
 Opened = Callable[[str, str], Backend]
 
 
@@ -48,6 +49,8 @@ def opened(tmp_path: Path, request: pytest.FixtureRequest) -> Opened:
             connection = DuckDBConnection(name=name, path=str(tmp_path / f"{name}.duckdb"))
         elif kind == "postgres":
             connection = PostgresConnection(name=name, url=request.getfixturevalue("pg_database"))
+        elif kind == "mysql":
+            connection = MySQLConnection(name=name, url=request.getfixturevalue("mysql_database"))
         else:
             connection = ObjectStoreLocalConnection(name=name, path=str(tmp_path / name), format="parquet")
         return open_backend(register_connection(connection))
@@ -85,7 +88,7 @@ def test_every_type_moves_between_any_two_systems_unchanged(
     result = pipeline(landed, f"SELECT {columns} FROM {name}").sync()
     assert result.status == "succeeded"
     assert result.rows_inserted == 4
-    same = source_kind == target_kind == "postgres"
+    same = source_kind == target_kind and target_kind in ("postgres", "mysql")
     assert result.path == ("same_db" if same else "spark" if source_kind == "parquet" else "copy")
     expected = sorted_rows(read_table(source, seed))
     assert sorted_rows(read_table(target, landed)) == expected
@@ -93,11 +96,11 @@ def test_every_type_moves_between_any_two_systems_unchanged(
 
 
 @pytest.mark.parametrize("path", ["same_db", "copy", "spark"])
-@pytest.mark.parametrize("kind", ["sqlite", "duckdb", "postgres"])
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb", "postgres", "mysql"])
 def test_a_database_loads_itself_on_every_path(opened: Opened, tmp_path: Path, kind: str, path: str) -> None:
     opened("source", kind)
     backend = opened("target", kind)
-    if kind != "postgres":  # two files are two databases: make both names one
+    if kind in ("sqlite", "duckdb"):  # two files are two databases: make both names one
         backend = open_backend(register_connection(_renamed(backend.connection, "source")))
     sink = backend.target()
     assert sink is not None
