@@ -56,7 +56,7 @@ TYPES: list[tuple[str, str, DataType | None, Any]] = [
         DataType("timestamp_tz"),
         dt.datetime(2026, 3, 29, 2, 30, 0, 1, UTC),
     ),
-    ("time(6)", "'-838:59:59.000001'", DataType("text"), "-838:59:59.000001"),
+    ("time(6)", "'-837:59:59.000001'", DataType("text"), "-837:59:59.000001"),
     ("year", "2155", DataType("small_int"), 2155),
     ("varchar(20)", "'naïve 漢字 😀'", DataType("string", length=20), "naïve 漢字 😀"),
     ("char(3)", "'x'", DataType("string", length=3), "x"),
