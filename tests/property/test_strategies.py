@@ -99,7 +99,7 @@ def maria(mariadb: MySQLServer) -> Database:
 
 
 class TestSQLite:
-    @examples(500)
+    @examples(600)
     @given(scenarios(PLAIN, SQLITE_LACKS))
     def test_append_and_truncate(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
@@ -109,12 +109,12 @@ class TestSQLite:
     def test_merge(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
 
-    @examples(250)
+    @examples(200)
     @given(scenarios(("versions",), SQLITE_LACKS))
     def test_scd2_by_load_time(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
 
-    @examples(400)
+    @examples(350)
     @given(scenarios(("events",), SQLITE_LACKS))
     def test_scd2_by_event_time(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
@@ -132,27 +132,27 @@ class TestSQLite:
 
 
 class TestDuckDB:
-    @examples(500)
+    @examples(750)
     @given(scenarios(PLAIN))
     def test_append_and_truncate(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(600)
+    @examples(750)
     @given(scenarios(("merge",)))
     def test_merge(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(250)
+    @examples(120)
     @given(scenarios(("versions",)))
     def test_scd2_by_load_time(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(400)
+    @examples(200)
     @given(scenarios(("events",)))
     def test_scd2_by_event_time(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(250)
+    @examples(180)
     @given(pollings(POLLED))
     def test_incremental_reads(self, duck: Beside, polling: Polling) -> None:
         duck.poll(polling)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from sqlglot import exp
@@ -110,7 +111,12 @@ class SqlDialect(Dialect, ABC):
         return tree.sql(dialect=self.name, identify=True)
 
     def quote(self, name: str) -> str:
-        return identifier(name).sql(dialect=self.name)
+        return _quoted(self.name, name)
+
+
+@lru_cache(maxsize=4_096)
+def _quoted(dialect: str, name: str) -> str:
+    return identifier(name).sql(dialect=dialect)
 
 
 class SqlSession(ABC):

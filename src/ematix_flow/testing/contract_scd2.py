@@ -119,6 +119,13 @@ class Scd2Contract(TargetContract):
         assert first["valid_from"] < first["valid_to"] == second["valid_from"]
         assert (first["name"], second["name"], second["is_current"]) == ("a", "b", True)
 
+    def test_a_key_comes_back_after_its_end_though_a_clock_went_back(
+        self, backend: Backend, target: Target
+    ) -> None:
+        for now, rows in ((5, ((1, "a"), (2, "b"))), (20, ((2, "b"),)), (10, ((1, "a"), (2, "b")))):
+            version(target, NAMED, named(*rows), now, deletes="soft")
+        assert self.history(backend, NAMED) == {1: [("a", 5, 20), ("a", 20, None)], 2: [("b", 5, None)]}
+
     @pytest.mark.parametrize("event", [None, "at"])
     def test_deletes_of_versions_stop_at_an_empty_source_and_at_a_great_fall(
         self, target: Target, event: str | None
@@ -188,6 +195,35 @@ class Scd2Contract(TargetContract):
             add_events(target, rows, now, deletes="soft")
         expected: list[Version] = [("a", 1, 2), ("b", 2, 20), ("b", 30, 45), ("c", 45, None)]
         assert self.history(backend, DATED, "at") == {1: expected, 2: [("x", 1, None)]}
+
+    def test_a_change_that_is_older_than_a_return_holds_from_the_load_that_brings_it(
+        self, backend: Backend, target: Target
+    ) -> None:
+        other = dated((2, "x", 1))
+        stale, changed = [*dated((1, "a", 1)), *other], [*dated((1, "b", 25)), *other]
+        for now, rows in ((10, stale), (20, other), (30, stale), (40, changed), (50, changed)):
+            add_events(target, rows, now, deletes="soft")
+        expected: list[Version] = [("a", 1, 20), ("b", 25, 30), ("a", 30, 40), ("b", 40, None)]
+        assert self.history(backend, DATED, "at")[1] == expected
+
+    def test_other_compare_columns_make_no_version_of_what_they_no_longer_compare(
+        self, backend: Backend, target: Target
+    ) -> None:
+        table = table_of("recompared", {"id": BIG}, {"name": TEXT, "size": BIG, "at": MOMENT})
+        for now, size, compare in ((1, 1, ("name", "size")), (2, 2, ("name",)), (3, 3, ("name",))):
+            row = {"id": 1, "name": "a", "size": size, "at": minute(now)}
+            version(target, table, [row], now, event="at", compare=compare)
+        assert self.history(backend, table, "at") == {1: [("a", 1, None)]}
+
+    @pytest.mark.parametrize("event", [None, "at"])
+    def test_keys_that_all_give_way_to_others_are_no_shrinking(
+        self, backend: Backend, target: Target, event: str | None
+    ) -> None:
+        table = DATED if event else NAMED
+        for now, key in ((1, 1), (2, 2)):
+            row = {"id": key, "name": "n", **({"at": minute(now)} if event else {})}
+            version(target, table, [row], now, deletes="soft", event=event)
+        assert self.history(backend, table, event) == {1: [("n", 1, 2)], 2: [("n", 2, None)]}
 
     def test_a_key_that_is_confirmed_for_a_time_to_come_is_deleted_all_the_same(
         self, backend: Backend, target: Target
