@@ -185,10 +185,12 @@ class ByEventTime(History):
         for key, events in batch.items():
             points += [(key, self.moment(row), row) for row in events]
             known = self.keys.get(key)
-            if known and known[max(known)] is None and max(map(self.moment, events)) <= max(known):
+            last = max(events, key=lambda row: (self.moment(row), self.rank(row)))
+            if known and known[max(known)] is None and self.moment(last) <= max(known):
                 # deleted, and in the snapshot again without anything newer: its last row holds from now on
-                last = max(events, key=lambda row: (self.moment(row), self.rank(row)))
                 points.append((key, max(now, max(known) + TICK), last))
+            elif known and self.matching.deletes and self.changed_after_return(key, last):
+                points.append((key, max(now, self.of_key(key)[-1].begins + TICK), last))
         for key, known in self.keys.items():
             if self.matching.deletes and key not in batch and self.of_key(key)[-1].ends is None:
                 points.append((key, max(now, max(known) + TICK), None))
@@ -196,6 +198,12 @@ class ByEventTime(History):
             known = self.keys.setdefault(key, {})
             known[at] = max(known.get(at), row, key=self.rank)
         self.now = max(now, self.now)
+
+    def changed_after_return(self, key: tuple[Any, ...], last: Row) -> bool:
+        """It came back with an older row, and is another one now that is still older than its return."""
+        v = self.of_key(key)[-1]
+        came_back = v.ends is None and v.begins != self.moment(v.row)
+        return came_back and self.moment(last) < v.begins and not self.same(v.row, last)
 
     def rank(self, row: Row | None) -> tuple[Any, ...]:
         """At one moment an event counts more than a delete; of several, the greatest hash."""

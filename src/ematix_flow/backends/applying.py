@@ -23,7 +23,7 @@ from ematix_flow.backends.control_tables import (
     control_insert,
     control_select,
 )
-from ematix_flow.backends.positions import batch_key, require_position
+from ematix_flow.backends.positions import batch_key, nothing_new, require_position
 from ematix_flow.backends.sql_session import SqlDialect, SqlSession
 from ematix_flow.errors import FlowError, PlanError, RowRejected, TargetFailed
 from ematix_flow.spec.tables import TableSpec
@@ -160,7 +160,7 @@ class Application:
         _refuse_shrink(load, counts)
         faults.point("apply.rows_written")
         applied = _applied(load, rows_in, counts, high)
-        if not nothing_new(load, applied):
+        if not nothing_new(load.range, applied):
             self._record(key, applied)
         return applied
 
@@ -267,14 +267,6 @@ def _applied(load: Load, rows_in: int, counts: Mapping[str, int], high: Watermar
         rows_unchanged=max(rows_in - written, 0),
         watermark=high,
     )
-
-
-def nothing_new(load: Load, applied: Applied) -> bool:
-    """An incremental load that wrote nothing and got no further."""
-    if load.range is None or applied.rows_inserted or applied.rows_updated or applied.rows_deleted:
-        return False
-    low, high = load.range.low, applied.watermark
-    return high is None or (low is not None and high.value == low.value)
 
 
 def _require_staged(load: Load, rows: int, staged: int | None) -> None:

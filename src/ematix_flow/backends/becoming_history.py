@@ -12,9 +12,11 @@ from sqlglot import exp
 from ematix_flow.backends.base import LiveTable
 from ematix_flow.backends.sql_session import SqlDialect
 from ematix_flow.spec.tables import (
+    BATCH_ID,
     DELETED_AT,
     EVENT_AT,
     IS_CURRENT,
+    IS_DELETE,
     LOADED_AT,
     ROW_HASH,
     VALID_FROM,
@@ -23,7 +25,7 @@ from ematix_flow.spec.tables import (
 )
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.matching import Matching
-from ematix_flow.strategies.sql import column
+from ematix_flow.strategies.sql import aliased, column, equal_keys, insert_into
 
 COLUMNS = (VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH)
 _MOMENT, _BOOLEAN = DataType("timestamp_tz"), DataType("boolean")
@@ -77,6 +79,29 @@ def fills(
         IS_CURRENT: is_open,
         ROW_HASH: content(dialect, wanted, live, matching.compare),
     }
+
+
+def deletes_beside(dialect: SqlDialect, table: TableSpec, companion: TableSpec, keys: Sequence[str]) -> str:
+    """The marks of deletion of the rows that were there, as deletes in the companion table."""
+    target = aliased(dialect.table(table.schema, table.name), "t")
+    beside = dialect.table(companion.schema, companion.name)
+    known = exp.Exists(
+        this=exp.select("1")
+        .from_(aliased(beside, "e"))
+        .where(
+            *equal_keys(keys, "e", "t"), exp.EQ(this=column(EVENT_AT, "e"), expression=column(VALID_TO, "t"))
+        )
+    )
+    values: dict[str, exp.Expr] = {
+        **{k: column(k, "t") for k in keys},
+        EVENT_AT: column(VALID_TO, "t"),
+        IS_DELETE: dialect.literal(True, _BOOLEAN),
+        LOADED_AT: column(LOADED_AT, "t"),
+        BATCH_ID: column(BATCH_ID, "t"),
+    }
+    ended = exp.not_(exp.Is(this=column(VALID_TO, "t"), expression=exp.Null()))
+    rows = exp.select(*values.values()).from_(target).where(ended, exp.not_(known))
+    return dialect.render(insert_into(beside, list(values), rows))
 
 
 def content(dialect: SqlDialect, wanted: TableSpec, live: LiveTable, names: Sequence[str]) -> exp.Expr:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 
-from ematix_flow.backends.base import Load
+from ematix_flow.backends.base import Applied, Load
 from ematix_flow.errors import TargetFailed
-from ematix_flow.spec.watermarks import Watermark
+from ematix_flow.spec.watermarks import SourceRange, Watermark
 
 
 def batch_key(load: Load, high: Watermark | None) -> str:
@@ -20,6 +20,14 @@ def batch_key(load: Load, high: Watermark | None) -> str:
     low = load.range.low if load.range else None
     ends = [mark.to_json() if mark else None for mark in (low, high)]
     return json.dumps([*ends, str(load.run_id)], sort_keys=True)
+
+
+def nothing_new(source_range: SourceRange | None, applied: Applied) -> bool:
+    """Whether an incremental load wrote nothing and got no further."""
+    if source_range is None or applied.rows_inserted or applied.rows_updated or applied.rows_deleted:
+        return False
+    low, high = source_range.low, applied.watermark
+    return high is None or (low is not None and high.value == low.value)
 
 
 def require_position(load: Load, current: Watermark | None) -> None:

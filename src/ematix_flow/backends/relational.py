@@ -1,4 +1,4 @@
-"""The commit protocol on a SQL database: what Postgres, SQLite and DuckDB share.
+"""The commit protocol on a SQL database: what the SQL databases share.
 
 A target subclass brings a dialect, sessions, staging and a lock; this module owns the one transaction in
 which rows, ledger entry and watermark commit together.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from sqlglot import exp
 
 from ematix_flow import faults
 from ematix_flow.backends.alterations import altered
-from ematix_flow.backends.applying import Application, nothing_new, work_tables
+from ematix_flow.backends.applying import Application, work_tables
 from ematix_flow.backends.base import (
     Applied,
     LedgerEntry,
@@ -26,6 +27,7 @@ from ematix_flow.backends.base import (
     TablePlan,
     Target,
 )
+from ematix_flow.backends.becoming_history import deletes_beside
 from ematix_flow.backends.control_tables import (
     LEDGER,
     MOMENT,
@@ -39,10 +41,11 @@ from ematix_flow.backends.planned_changes import (
     planned,
     still_needed,
 )
+from ematix_flow.backends.positions import nothing_new
 from ematix_flow.backends.sql_session import SqlDialect, SqlSession, transaction
 from ematix_flow.backends.table_diff import TableDiff, compare_tables
 from ematix_flow.backends.table_plans import create_table_sql
-from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.tables import DELETED_AT, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.matching import Matching
@@ -104,6 +107,10 @@ class RelationalTarget(Target):
         if companion is None:
             return found
         beside = self._plan_one(session, companion, self.live_columns(session, companion), matching)
+        if found.becomes_history and live is not None and any(c.name == DELETED_AT for c in live.columns):
+            marks = deletes_beside(self.dialect, table, companion, matching.keys)
+            fill = TableChange("fill", companion.label, marks)
+            beside = replace(beside, changes=(*beside.changes, fill))
         return joined_plans(found, beside, companion.name)
 
     def _plan_one(
@@ -190,7 +197,7 @@ class RelationalTarget(Target):
                     if self.transactional_ddl:
                         self.change(session, load)
                     applied = application.carry_out()
-                    if applied.duplicate or nothing_new(load, applied):
+                    if applied.duplicate or nothing_new(load.range, applied):
                         return applied  # not even a ledger row is written
                     faults.point("apply.before_commit")
         faults.point("apply.after_commit")

@@ -26,6 +26,7 @@ from ematix_flow.backends.base import (
     Staging,
     TablePlan,
 )
+from ematix_flow.backends.positions import nothing_new
 from ematix_flow.engine import tasks
 from ematix_flow.engine.frames import source_frame
 from ematix_flow.engine.progress import watch
@@ -210,7 +211,7 @@ def _result(plan: TargetPlan, applied: Applied, seconds: dict[str, float]) -> Ta
     reason = None
     if applied.duplicate:
         reason = ALREADY_APPLIED
-    elif plan.range is not None and not applied.rows_inserted:
+    elif nothing_new(plan.range, applied):
         reason = "nothing new since the last run"
     low = plan.range.low if plan.range else None
     return TargetResult(

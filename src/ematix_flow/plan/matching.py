@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal, cast
 
+from ematix_flow.backends.base import LiveTable
 from ematix_flow.errors import SchemaMismatch, Unsupported
 from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
 from ematix_flow.spec.tables import DELETED_AT, IS_CURRENT, ROW_HASH, VALID_FROM, VALID_TO, Keeps, TableSpec
@@ -57,6 +58,14 @@ def resolve_matching(spec: PipelineSpec, target: TargetSpec, table: TableSpec) -
         deletes=cast(Literal["hard", "soft"] | None, target.handle_deletes),
         ttl_seconds=target.ttl_seconds,
     )
+
+
+def keeping_marks(table: TableSpec, live: LiveTable | None) -> TableSpec:
+    """A merge into a table with marks of deletion clears that of a row which is there again."""
+    marked = live is not None and any(c.name == DELETED_AT for c in live.columns)
+    if marked and table.keeps == "rows" and DELETED_AT not in table.column_names:
+        return replace(table, keeps="soft_deletes")
+    return table
 
 
 def _keeps(target: TargetSpec) -> Keeps:

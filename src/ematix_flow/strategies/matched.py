@@ -78,18 +78,18 @@ def differs(dialect: Dialect, table: TableSpec, names: tuple[str, ...], left: st
     return exp.not_(exp.paren(exp.and_(*equal))) if equal else exp.false()
 
 
-def deletion_guard(kept: exp.Select, gone: exp.Select, shrinking: Shrinking) -> Guard:
-    """Stop when a full snapshot lacks too many of the rows; the queries count those it has and lacks."""
+def deletion_guard(kept: exp.Select, gone: exp.Select, fresh: exp.Select, shrinking: Shrinking) -> Guard:
+    """Stop when a full snapshot leaves too few rows: the queries count those kept, missing and new."""
 
     def judge(found: list[tuple[Any, ...]], _: Mapping[str, int]) -> FlowError | None:
-        after, lost = (int(count) for count in found[0])
+        left, lost, new = (int(count) for count in found[0])
         if not lost:
             return None
         try:
             check_shrink(
                 shrinking.label,
-                after + lost,
-                after,
+                left + lost,
+                left + new,
                 max_shrink=shrinking.max_shrink,
                 allow_empty=shrinking.allow_empty,
             )
@@ -97,7 +97,7 @@ def deletion_guard(kept: exp.Select, gone: exp.Select, shrinking: Shrinking) -> 
             return refused
         return None
 
-    counts = [exp.Subquery(this=query) for query in (kept, gone)]
+    counts = [exp.Subquery(this=query) for query in (kept, gone, fresh)]
     return Guard(exp.select(*counts), judge)
 
 

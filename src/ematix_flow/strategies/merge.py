@@ -128,4 +128,6 @@ def _deletes(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Ste
         gone = Step("delete", dialect.delete_from(target, incoming.work[GONE], {k: k for k in keys}, None))
     assert incoming.shrinking is not None
     lost = exp.select(exp.Count(this=exp.Star())).from_(aliased(incoming.work[GONE], "g"))
-    return [fill, gone, deletion_guard(remaining, lost, incoming.shrinking)]
+    is_new = exp.EQ(this=column(_IS_STORED, "c"), expression=dialect.literal(False, _BOOLEAN))
+    fresh = exp.select(exp.Count(this=exp.Star())).from_(aliased(incoming.work[CHANGED], "c")).where(is_new)
+    return [fill, gone, deletion_guard(remaining, lost, fresh, incoming.shrinking)]

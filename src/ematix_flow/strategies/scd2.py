@@ -52,6 +52,7 @@ from ematix_flow.strategies.sql import (
     Incoming,
     Step,
     aliased,
+    ascending,
     column,
     equal_keys,
     insert_into,
@@ -99,7 +100,7 @@ def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step |
     if matching.deletes is not None:
         assert incoming.shrinking is not None
         out += delete_events(dialect, table, incoming)
-        out.append(deletion_guard(*_kept_and_gone(dialect, table, incoming), incoming.shrinking))
+        out.append(deletion_guard(*_open_keys(dialect, table, incoming), incoming.shrinking))
     keys = matching.keys
     distinct = (
         exp.select(*[column(k, "e") for k in keys]).distinct().from_(aliased(incoming.work[EVENTS], "e"))
@@ -127,18 +128,27 @@ def _first_versions(dialect: Dialect, table: TableSpec, incoming: Incoming) -> e
     return insert_into(dialect.table(table.schema, table.name), list(values), rows)
 
 
-def _kept_and_gone(dialect: Dialect, table: TableSpec, incoming: Incoming) -> tuple[exp.Select, exp.Select]:
-    """How many keys are open, and stay so or are deleted by this load."""
-    true = dialect.literal(True, _BOOLEAN)
+def _open_keys(
+    dialect: Dialect, table: TableSpec, incoming: Incoming
+) -> tuple[exp.Select, exp.Select, exp.Select]:
+    """How many keys are open: that stay so, that this load deletes, that it opens."""
+    keys = incoming.matching.keys
+    true, false = dialect.literal(True, _BOOLEAN), dialect.literal(False, _BOOLEAN)
+    events = aliased(incoming.work[EVENTS], "e")
     is_gone = exp.EQ(this=column(GONE, "e"), expression=true.copy())
-    gone = exp.select(exp.Count(this=exp.Star())).from_(aliased(incoming.work[EVENTS], "e")).where(is_gone)
-    deleted = exp.Exists(
-        this=gone.copy().select("1", append=False).where(*equal_keys(incoming.matching.keys, "e", "t"))
-    )
     current = exp.EQ(this=column(IS_CURRENT, "t"), expression=true)
     target = aliased(dialect.table(table.schema, table.name), "t")
-    kept = exp.select(exp.Count(this=exp.Star())).from_(target).where(current, exp.not_(deleted))
-    return kept, gone
+    matched = equal_keys(keys, "e", "t")
+    deleted = exp.Exists(this=exp.select("1").from_(events.copy()).where(is_gone.copy(), *matched))
+    stored = exp.Exists(this=exp.select("1").from_(target.copy()).where(current.copy(), *matched))
+    brought = exp.EQ(this=column(GONE, "e"), expression=false)
+    opened = exp.select(*[column(k, "e") for k in keys]).distinct().from_(events.copy())
+    count = exp.select(exp.Count(this=exp.Star()))
+    return (
+        count.copy().from_(target).where(current.copy(), exp.not_(deleted)),
+        count.copy().from_(events).where(is_gone.copy()),
+        count.copy().from_(subquery(opened.where(brought, exp.not_(stored)), "n")),
+    )
 
 
 # ------------------------------------------------------------------ every point of the touched keys
@@ -166,7 +176,7 @@ def _points(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
         *[column(n, "p") for n in names],
         *labelled(
             column(VALID_FROM, "p"),
-            column(ROW_HASH, "p"),
+            content(dialect, table, incoming.matching.compare, "p"),
             false.copy(),
             true.copy(),
             false.copy(),
@@ -201,7 +211,7 @@ def _points(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
             *[column(n, "p") for n in names],
             *labelled(
                 column(EVENT_AT, "p"),
-                column(ROW_HASH, "p"),
+                content(dialect, table, incoming.matching.compare, "p"),
                 column(IS_DELETE, "p"),
                 false.copy(),
                 false.copy(),
@@ -239,9 +249,9 @@ def _history(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Inse
         partition_by=[*[k.copy() for k in by_key], column(AT, "p")],
         order=exp.Order(
             expressions=[
-                exp.Ordered(this=column(GONE, "p")),
+                ascending(column(GONE, "p")),
                 exp.Ordered(this=column(IS_NEW, "p"), desc=True),
-                exp.Ordered(this=column(_FROM_TABLE, "p")),
+                ascending(column(_FROM_TABLE, "p")),
             ]
         ),
     )
@@ -249,7 +259,7 @@ def _history(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Inse
     first = exp.EQ(this=column("_ematix_place", "p"), expression=exp.Literal.number(1))
     winners = selected(numbered, fields).where(first, copy=False)
 
-    at = exp.Ordered(this=column(AT, "p"))
+    at = ascending(column(AT, "p"))
     before = selected(
         winners,
         fields,

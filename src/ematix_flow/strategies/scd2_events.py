@@ -11,7 +11,6 @@ from ematix_flow.spec.tables import (
     IS_CURRENT,
     IS_DELETE,
     LOADED_AT,
-    ROW_HASH,
     VALID_FROM,
     VALID_TO,
     ColumnSpec,
@@ -172,9 +171,10 @@ def _unknown_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> e
         on = exp.and_(
             *equal_keys(keys, alias, "s"), exp.EQ(this=column(begins, alias), expression=column(AT, "s"))
         )
-        more: exp.Expr = exp.GT(this=column(HASH, "s"), expression=column(ROW_HASH, alias))
+        stored_hash = content(dialect, table, matching.compare, alias)
+        more: exp.Expr = exp.GT(this=column(HASH, "s"), expression=stored_hash)
         if rest:
-            tied = exp.EQ(this=column(HASH, "s"), expression=column(ROW_HASH, alias))
+            tied = exp.EQ(this=column(HASH, "s"), expression=stored_hash.copy())
             ranks = exp.GT(this=column(_RANK, "s"), expression=ranked(alias))
             more = exp.or_(more, exp.and_(tied, ranks))
         return on, exp.paren(more)
@@ -224,6 +224,7 @@ def _not_stored(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.S
         *equal_keys(matching.keys, "o", "i"),
         exp.EQ(this=column(VALID_FROM, "o"), expression=column(AT, "i")),
         exp.EQ(this=column(IS_CURRENT, "o"), expression=dialect.literal(True, _BOOLEAN)),
+        _began_with_its_event(dialect, table, incoming, "o"),
     )
     others = tuple(n for n in names if n not in matching.keys)
     unknown = exp.Is(this=column(matching.keys[0], "o"), expression=exp.Null())
@@ -235,10 +236,19 @@ def _not_stored(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.S
     )
 
 
+def _began_with_its_event(dialect: Dialect, table: TableSpec, incoming: Incoming, alias: str) -> exp.Expr:
+    """False for the version of a key that had been deleted and came back with an older row."""
+    event = incoming.matching.event
+    assert event is not None
+    moment = dialect.moment(column(event, alias), table.column(event).type)
+    return exp.EQ(this=column(VALID_FROM, alias), expression=moment)
+
+
 def _with_returns(dialect: Dialect, table: TableSpec, incoming: Incoming, dated: exp.Expr) -> exp.Expr:
     """The events, and each key that was deleted and is in the snapshot again without anything newer.
 
-    Such a key holds from now on, with its last row, whatever the event time of that.
+    Such a key holds from now on, with its last row, whatever the event time of that; and should that
+    change while its time stays behind the return, with the changed one.
     """
     keys, companion = incoming.matching.keys, table.companion()
     assert companion is not None
@@ -255,7 +265,11 @@ def _with_returns(dialect: Dialect, table: TableSpec, incoming: Incoming, dated:
     by_key = [dialect.comparable(column(k, "r"), table.column(k).type) for k in keys]
     latest = [exp.Ordered(this=column(c, "r"), desc=True) for c in (AT, HASH, _RANK)]
     place = exp.Window(this=exp.RowNumber(), partition_by=by_key, order=exp.Order(expressions=latest))
-    ranked = exp.select(*[column(f, "r") for f in fields], exp.alias_(place, _PLACE, quoted=True))
+
+    def ranked() -> exp.Subquery:
+        rows = exp.select(*[column(f, "r") for f in fields], exp.alias_(place.copy(), _PLACE, quoted=True))
+        return subquery(rows.from_(subquery(dated, "r"), copy=False), "n")
+
     opened_since = exp.Exists(
         this=exp.select("1")
         .from_(aliased(dialect.table(table.schema, table.name), "v"))
@@ -272,7 +286,7 @@ def _with_returns(dialect: Dialect, table: TableSpec, incoming: Incoming, dated:
     ]
     returned = (
         exp.select(*carried)
-        .from_(subquery(ranked.from_(subquery(dated, "r"), copy=False), "n"), copy=False)
+        .from_(ranked(), copy=False)
         .join(subquery(closed, "d"), on=exp.and_(*equal_keys(keys, "d", "n")), copy=False)
         .where(
             exp.EQ(this=column(_PLACE, "n"), expression=exp.Literal.number(1)),
@@ -281,8 +295,30 @@ def _with_returns(dialect: Dialect, table: TableSpec, incoming: Incoming, dated:
             copy=False,
         )
     )
+    again = [
+        exp.alias_(_now_after(dialect, incoming, column(VALID_FROM, "v")), AT, quoted=True)
+        if f == AT
+        else column(f, "n")
+        for f in fields
+    ]
+    open_again = exp.and_(
+        *equal_keys(keys, "v", "n"),
+        exp.EQ(this=column(IS_CURRENT, "v"), expression=dialect.literal(True, _BOOLEAN)),
+        exp.not_(_began_with_its_event(dialect, table, incoming, "v")),
+    )
+    changed = (
+        exp.select(*again)
+        .from_(ranked(), copy=False)
+        .join(aliased(dialect.table(table.schema, table.name), "v"), on=open_again, copy=False)
+        .where(
+            exp.EQ(this=column(_PLACE, "n"), expression=exp.Literal.number(1)),
+            exp.LT(this=column(AT, "n"), expression=column(VALID_FROM, "v")),
+            differs(dialect, table, incoming.matching.compare, "n", "v"),
+            copy=False,
+        )
+    )
     events = exp.select(*[column(f, "r") for f in fields]).from_(subquery(dated, "r"), copy=False)
-    return exp.union(events, returned, distinct=False)
+    return exp.union(events, returned, changed, distinct=False)
 
 
 def delete_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step | Guard]:

@@ -27,6 +27,7 @@ from ematix_flow.strategies.sql import (
     Incoming,
     Step,
     aliased,
+    ascending,
     column,
     equal_keys,
     insert_into,
@@ -66,7 +67,7 @@ def ended(
     run = exp.Window(
         this=exp.Sum(this=opened),
         partition_by=[k.copy() for k in by_key],
-        order=exp.Order(expressions=[exp.Ordered(this=column(at, "p"))]),
+        order=exp.Order(expressions=[ascending(column(at, "p"))]),
     )
     carried = [column(f, "p") for f in fields]
     runs = exp.select(*carried, exp.alias_(run, _RUN, quoted=True)).from_(subquery(points, "p"))

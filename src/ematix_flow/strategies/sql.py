@@ -170,6 +170,11 @@ def equal_keys(keys: Sequence[str], left: str, right: str) -> list[exp.Expr]:
     return [exp.EQ(this=column(k, left), expression=column(k, right)) for k in keys]
 
 
+def ascending(tree: exp.Expr) -> exp.Ordered:
+    """By a value that is never null: where nulls would stand is said so that every database can say it."""
+    return exp.Ordered(this=tree, nulls_first=True)
+
+
 def same(dialect: Dialect, left: exp.Expr, right: exp.Expr, data_type: DataType) -> exp.Expr:
     """Equal, or both null."""
     return exp.NullSafeEQ(

@@ -231,6 +231,14 @@ class MergeContract(TargetContract):
         applied = merge(target, SMALL, [], deletes=deletes, load={"allow_empty": True, "max_shrink": 1.0})
         assert applied.rows_deleted == 999
 
+    @pytest.mark.parametrize("deletes", ["hard", "soft"])
+    def test_rows_that_all_give_way_to_others_are_no_shrinking(
+        self, backend: Backend, target: Target, deletes: str
+    ) -> None:
+        merge(target, SMALL, rows_of((1, "a", 1)), deletes=deletes)
+        applied = merge(target, SMALL, rows_of((2, "b", 2)), deletes=deletes)
+        assert (applied.rows_inserted, applied.rows_deleted) == (1, 1)
+
     # ---------------------------------------------------------------- the commit protocol
 
     def test_the_watermark_moves_with_a_merge_also_when_nothing_changed(self, target: Target) -> None:

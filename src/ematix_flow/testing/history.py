@@ -110,6 +110,33 @@ class HistoryContract(EvolutionContract):
             (2, "b", first.loaded_at, second.loaded_at, False),
         ]
 
+    def test_a_mark_of_deletion_ends_the_version_also_under_a_time_to_live(
+        self, backend: Backend, target: Target
+    ) -> None:
+        def at(day: int) -> dt.datetime:
+            return dt.datetime(2026, 1, day, tzinfo=dt.timezone.utc)
+
+        keeps: Keeps = "soft_deletes"
+        moment = ColumnSpec("at", DataType("timestamp_tz"), nullable=True)
+        plain = table_of(value_column(TEXT))
+        table = replace(plain, columns=(*plain.columns, moment), keeps=keeps, merge_keys=("id",))
+        values = ("value", "at")
+        merged = Matching(keys=("id",), compare=values, update=values, deletes="soft")
+        rows = [{"id": i, "value": "a", "at": at(1)} for i in (1, 2)]
+        for day, source in ((2, rows), (3, rows[1:])):
+            load_rows(target, new_load(table, "merge", matching=merged, loaded_at=at(day)), source)
+        history = replace(table, keeps="events")
+        matching = Matching(
+            keys=("id",), compare=("value",), event="at", order="at", ttl_seconds=86_400 * 365
+        )
+        later = new_load(history, "scd2", matching=matching, loaded_at=at(21))
+        evolving(target, later, [{"id": 1, "value": "b", "at": at(20)}])
+        assert self.versions(backend, history) == [
+            (1, "a", at(1), at(3), False),
+            (1, "b", at(20), None, True),
+            (2, "a", at(1), None, True),
+        ]
+
     def test_a_soft_delete_column_is_added_to_merged_rows(self, target: Target) -> None:
         table = table_of(value_column(TEXT))
         load_rows(target, new_load(table), [{"id": 1, "value": "a"}])
