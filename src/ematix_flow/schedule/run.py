@@ -39,8 +39,9 @@ from ematix_flow.observe.listener import Listener
 from ematix_flow.plan.build import build_plan
 from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.world import World
+from ematix_flow.schedule.batches import Batch, choose_batch
 from ematix_flow.schedule.post import run_post_transforms
-from ematix_flow.schedule.settle import committed_targets, settle_interrupted, unfinished_batch
+from ematix_flow.schedule.settle import committed_targets, settle_interrupted
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import RunLog
@@ -82,6 +83,7 @@ class _Attempt:
 
     batch: str
     number: int
+    earlier: tuple[str, ...] = ()  # the run ids of the tries before
     run_id: uuid.UUID = field(default_factory=uuid.uuid4)
     started: float = field(default_factory=time.monotonic)
 
@@ -90,19 +92,20 @@ def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
     """Run it, trying again as its retry policy says. Raises the last error when all attempts failed."""
     policy = declared.spec.retry
     batch = f"slot:{context.slot.isoformat()}" if context.slot else f"run:{uuid.uuid4()}"
-    attempt = 1
+    attempt = _Attempt(batch, 1)
     while True:
         try:
-            return _attempt(declared, context, _Attempt(batch, attempt))
+            return _attempt(declared, context, attempt)
         except FlowError as error:
-            if isinstance(error, _FINAL) or attempt >= policy.max_attempts:
+            number = attempt.number
+            if isinstance(error, _FINAL) or number >= policy.max_attempts:
                 raise
-            delay = policy.delay(attempt)
+            delay = policy.delay(number)
             context.listener.note(
-                f"attempt {attempt} of {policy.max_attempts} failed ({error.what}); the next in {delay:g} s"
+                f"attempt {number} of {policy.max_attempts} failed ({error.what}); the next in {delay:g} s"
             )
             context.sleep(delay)
-            attempt += 1
+            attempt = _Attempt(batch, number + 1, (*attempt.earlier, str(attempt.run_id)))
 
 
 def plan_pipeline(declared: DeclaredPipeline, spark: Callable[[], SparkSession]) -> Plan:
@@ -119,7 +122,7 @@ def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt)
     spec, run_id = declared.spec, attempt.run_id
     context.run_log.start(_record(spec, context, attempt))
     try:
-        result = _locked_run(declared, context, attempt)
+        result, batch = _locked_run(declared, context, attempt)
     except KeyboardInterrupt:
         stopped = Interrupted(
             f"pipeline {spec.name!r} was interrupted",
@@ -139,7 +142,7 @@ def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt)
                 error.state = "the target is as before"
         context.run_log.finish(str(run_id), "failed", error=error)
         raise
-    failure = _failure(spec, result)
+    failure = _failure(spec, result, batch)
     _finish(context.run_log, run_id, result, failure)
     if failure is not None and not spec.continue_on_target_failure:
         raise failure
@@ -164,21 +167,25 @@ def _state_after_interrupt(spec: PipelineSpec, context: RunContext, run_id: str)
     return f"the ledger could not be asked whether it had committed: {problem}"
 
 
-def _failure(spec: PipelineSpec, result: RunResult) -> LoadError | None:
+def _failure(spec: PipelineSpec, result: RunResult, batch: Batch) -> LoadError | None:
     failed = [t for t in result.targets if t.status == "failed"]
     if not failed:
         return None
     done = [t.target for t in result.targets if t.status != "failed"]
+    missing = {t.label for t in spec.targets} - set(done)
+    loads = "loads all targets anew" if missing <= set(batch.overdue) else "loads only what is missing"
     return LoadError(
         f"{len(failed)} of {len(spec.targets)} targets failed: "
         + "; ".join(f"{t.target}: {t.reason}" for t in failed),
         where=spec.where,
         state=f"committed: {', '.join(done) or 'none'}; every other target is as before",
-        next_step=f"mend it; flow run {spec.name}  loads only what is missing" if done else None,
+        next_step=f"mend it; flow run {spec.name}  {loads}" if done else None,
     )
 
 
-def _locked_run(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt) -> RunResult:
+def _locked_run(
+    declared: DeclaredPipeline, context: RunContext, attempt: _Attempt
+) -> tuple[RunResult, Batch]:
     spec, world, listener = declared.spec, open_world(context.spark), context.listener
     run_id = attempt.run_id
     notes: list[str] = []
@@ -189,31 +196,28 @@ def _locked_run(declared: DeclaredPipeline, context: RunContext, attempt: _Attem
 
     with ExitStack() as locks:
         unreachable = _lock(spec, world, run_id, locks)
-        if not unreachable:  # else not every ledger can be asked: the next run settles
-            settle_interrupted(spec, world, context.run_log, str(run_id), note)
+        settle_interrupted(spec, world, context.run_log, str(run_id), unreachable, note)
         for target in spec.targets:
             if target.label not in unreachable:
                 for left in world.target(target.connection).sweep(spec.name, target.label):
                     note(f"removed staging that an interrupted run had left: {left}")
-        batch = _batch(spec, world, context, attempt, unreachable, note)
+        batch = Batch(attempt.batch)
+        if context.slot is None:
+            batch = choose_batch(
+                spec, world, context.run_log, attempt.batch, attempt.earlier, unreachable, note
+            )
         plan = build_plan(declared, world, without=unreachable)
+        if len(spec.targets) > 1:  # only now: a run that fails before it loads leaves all to the next
+            context.run_log.take_batch(str(run_id), batch.key, batch.overdue)
         listener.planned(plan)
         for told in dict.fromkeys(text for target in plan.targets for text in target.warnings):
             note(told)
-        results = _run_targets(plan, world, context, attempt, batch, unreachable)
+        results = _run_targets(plan, world, context, attempt, batch.key, unreachable)
         seconds = time.monotonic() - attempt.started
         loaded = RunResult(spec.name, str(run_id), _status(results), tuple(results), seconds, attempt.number)
         post = run_post_transforms(declared, plan, world, loaded, context, run_pipeline)
-    return RunResult(
-        spec.name,
-        str(run_id),
-        loaded.status,
-        loaded.targets,
-        time.monotonic() - attempt.started,
-        attempt.number,
-        tuple(post),
-        tuple(notes),
-    )
+    seconds = time.monotonic() - attempt.started
+    return replace(loaded, seconds=seconds, post=tuple(post), notes=tuple(notes)), batch
 
 
 def _lock(spec: PipelineSpec, world: World, run_id: uuid.UUID, locks: ExitStack) -> dict[str, FlowError]:
@@ -227,25 +231,6 @@ def _lock(spec: PipelineSpec, world: World, run_id: uuid.UUID, locks: ExitStack)
             if not spec.continue_on_target_failure or len(unreachable) == len(spec.targets):
                 raise
     return unreachable
-
-
-def _batch(
-    spec: PipelineSpec,
-    world: World,
-    context: RunContext,
-    attempt: _Attempt,
-    unreachable: Mapping[str, FlowError],
-    note: Callable[[str], None],
-) -> str:
-    """The key to load under: with several targets that of the last run, when it left some of them out."""
-    if len(spec.targets) == 1:
-        return attempt.batch
-    left = None if context.slot else unfinished_batch(spec, world, context.run_log, unreachable)
-    if left is not None and left.batch != attempt.batch:
-        note(str(left))
-    batch = attempt.batch if left is None else left.batch
-    context.run_log.take_batch(str(attempt.run_id), batch)
-    return batch
 
 
 def _run_targets(

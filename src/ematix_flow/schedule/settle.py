@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from ematix_flow.plan.world import World
 from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
@@ -15,13 +14,21 @@ from ematix_flow.state.runlog import RunLog
 
 
 def settle_interrupted(
-    spec: PipelineSpec, world: World, run_log: RunLog, own_run_id: str, note: Callable[[str], None]
+    spec: PipelineSpec,
+    world: World,
+    run_log: RunLog,
+    own_run_id: str,
+    unreachable: Collection[str],
+    note: Callable[[str], None],
 ) -> None:
-    """Called with the pipeline's locks held: whoever is still ``running`` then is dead."""
+    """Called with the pipeline's locks held: whoever is still ``running`` then is dead.
+
+    Targets that are ``unreachable`` now are not asked.
+    """
     for record in run_log.running(spec.name):
         if record.run_id == own_run_id or _is_alive(record):
             continue
-        committed = committed_targets(spec, world, record.run_id, record.batch)
+        committed = committed_targets(spec, world, record.run_id, record.batch, unreachable)
         if len(committed) == len(spec.targets):
             reason = (
                 "the process ended before it could say so, but the ledger holds the batch: it is committed"
@@ -30,45 +37,19 @@ def settle_interrupted(
                 reason += "; its post-load transforms may not have run"
             run_log.settle(record.run_id, "succeeded", reason)
         else:
-            missing = ", ".join(t.label for t in spec.targets if t.label not in committed)
-            reason = f"the process ended before it committed to {missing}; nothing of it is there"
+            reason = _interrupted(spec, committed, unreachable)
             run_log.settle(record.run_id, "interrupted", reason)
         note(f"run {record.run_id[:8]} of {record.started_at:%Y-%m-%d %H:%M:%S} UTC: {reason}")
 
 
-@dataclass(frozen=True)
-class Unfinished:
-    """A batch that an earlier run committed to some targets and not to others."""
-
-    batch: str
-    run: RunRecord
-    committed: tuple[str, ...]
-    missing: tuple[str, ...]
-
-    def __str__(self) -> str:
-        when = f"{self.run.started_at:%Y-%m-%d %H:%M:%S} UTC"
-        return (
-            f"run {self.run.run_id[:8]} of {when} committed to {', '.join(self.committed)} "
-            f"and not to {', '.join(self.missing)}: this run finishes only what is missing"
-        )
-
-
-def unfinished_batch(
-    spec: PipelineSpec, world: World, run_log: RunLog, unreachable: Collection[str] = ()
-) -> Unfinished | None:
-    """What the last run left to finish. Called with the locks held, after interrupted runs are settled.
-
-    An incremental pipeline has nothing to finish: each target goes on from its own watermark. A target
-    that is ``unreachable`` now counts as missing.
-    """
-    if len(spec.targets) == 1 or spec.source.watermark_column is not None:
-        return None
-    last = run_log.last_batch(spec.name)
-    if last is None or last.batch is None or last.status in ("running", "succeeded", "skipped"):
-        return None
-    committed = committed_targets(spec, world, last.run_id, last.batch, unreachable)
-    missing = tuple(t.label for t in spec.targets if t.label not in committed)
-    return Unfinished(last.batch, last, tuple(committed), missing) if committed and missing else None
+def _interrupted(spec: PipelineSpec, committed: Collection[str], unreachable: Collection[str]) -> str:
+    asked = [t.label for t in spec.targets if t.label not in unreachable]
+    missing = ", ".join(label for label in asked if label not in committed)
+    if missing:
+        reason = f"the process ended before it committed to {missing}; nothing of it is there"
+    else:
+        reason = f"the process ended after it had committed to {', '.join(committed)}"
+    return f"{reason}; {', '.join(unreachable)} cannot be asked now" if unreachable else reason
 
 
 def committed_targets(

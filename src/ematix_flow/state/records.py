@@ -77,7 +77,8 @@ class RunRecord:
     """One attempt to load one target. Counts are None where the path cannot know them.
 
     All moments are aware and in UTC; ``slot`` is the fire time of a scheduled run. ``batch`` is the key
-    under which it loads, None before it has one. Only a run that is over has ``finished_at``.
+    under which it loads, None before it has one; ``overdue`` are targets that earlier runs had left out,
+    too. Only a run that is over has ``finished_at``.
     """
 
     run_id: str
@@ -89,6 +90,7 @@ class RunRecord:
     slot: dt.datetime | None = None
     attempt: int = 1
     batch: str | None = None
+    overdue: tuple[str, ...] = ()
     status: RunStatus = "running"
     started_at: dt.datetime = field(default_factory=utc_now)
     finished_at: dt.datetime | None = None
@@ -120,6 +122,7 @@ class RunRecord:
             text = getattr(self, name)
             if text is not None:
                 object.__setattr__(self, name, shown_text(text))
+        object.__setattr__(self, "overdue", tuple(self.overdue or ()))  # JSON and older logs: a list, None
         object.__setattr__(self, "metrics", masked_metrics(self.metrics))
 
     @property

@@ -12,7 +12,7 @@ import logging
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -47,8 +47,11 @@ class RunLog(ABC):
         """Record a run that begins now. Its id must be new."""
 
     @abstractmethod
-    def take_batch(self, run_id: str, batch: str) -> None:
-        """Record the key under which a run, whose locks are held now, is going to load."""
+    def take_batch(self, run_id: str, batch: str, overdue: Sequence[str] = ()) -> None:
+        """Record the key under which a run, whose locks are held now, is going to load.
+
+        For the targets that are ``overdue`` the next run does not hold the others back.
+        """
 
     @abstractmethod
     def finish(
@@ -133,7 +136,7 @@ class NullRunLog(RunLog):
     def start(self, record: RunRecord) -> None:
         return None
 
-    def take_batch(self, run_id: str, batch: str) -> None:
+    def take_batch(self, run_id: str, batch: str, overdue: Sequence[str] = ()) -> None:
         return None
 
     def finish(self, run_id: str, status: RunStatus, **_: Any) -> bool:

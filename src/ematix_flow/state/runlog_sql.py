@@ -10,7 +10,7 @@ import datetime as dt
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -69,8 +69,9 @@ class SqlRunLog(RunLog):
         except SQLAlchemyError as error:
             self._warn(f"the start of run {record.run_id}", error)
 
-    def take_batch(self, run_id: str, batch: str) -> None:
-        change = sa.update(runs).where(runs.c.run_id == run_id).values(batch=batch)
+    def take_batch(self, run_id: str, batch: str, overdue: Sequence[str] = ()) -> None:
+        taken = {"batch": batch, "overdue": list(overdue)}
+        change = sa.update(runs).where(runs.c.run_id == run_id).values(taken)
         try:
             with self._transaction() as connection:
                 connection.execute(change)

@@ -58,6 +58,7 @@ runs = sa.Table(
     sa.Column("slot", UtcMoment),
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("batch", sa.Text),
+    sa.Column("overdue", sa.JSON(none_as_null=True)),
     sa.Column("status", sa.String(16), nullable=False),
     sa.Column("started_at", UtcMoment, nullable=False),
     sa.Column("finished_at", UtcMoment),
@@ -83,8 +84,12 @@ def _add_batch(connection: sa.Connection) -> None:
     connection.execute(sa.text("ALTER TABLE run_log ADD COLUMN batch TEXT"))
 
 
+def _add_overdue(connection: sa.Connection) -> None:
+    connection.execute(sa.text("ALTER TABLE run_log ADD COLUMN overdue JSON"))
+
+
 # the first makes version 2 of version 1, the next version 3, …; a released one is never edited
-UPGRADES: Sequence[Upgrade] = (_add_batch,)
+UPGRADES: Sequence[Upgrade] = (_add_batch, _add_overdue)
 
 
 def stored_version(connection: sa.Connection) -> int:

@@ -44,6 +44,12 @@ class Strict:
     name: Text
 
 
+@ematix.table(schema="mart")
+class Third:
+    id: BigInt
+    name: Text | None
+
+
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
     path = tmp_path / "shop.db"
@@ -116,11 +122,6 @@ def test_a_rerun_that_fails_before_it_loads_does_not_forget_what_is_left_to_fini
 
 
 def test_a_target_that_is_declared_later_is_loaded_with_what_is_missing(database: Path) -> None:
-    @ematix.table(schema="mart")
-    class Third:
-        id: BigInt
-        name: Text | None
-
     with pytest.raises(LoadError):
         declare().sync()
     targets = [Target(connection="shop", table=Loose), Target(connection="shop", table=Third)]
@@ -145,13 +146,124 @@ def test_a_target_that_cannot_be_reached_fails_alone_when_the_others_are_to_go_o
         declare(targets=targets, source_connection="shop").sync()
     assert count(database, "loose") == 0
     load = declare(targets=targets, source_connection="shop", continue_on_target_failure=True)
-    for expected in ("succeeded", "skipped"):  # the second time, what is left to finish is still down
+    # the second time, what is left to finish is still down; for the third it is overdue
+    for expected, loaded in (("succeeded", 2), ("skipped", 2), ("succeeded", 4), ("succeeded", 6)):
         result = load.sync()
         assert [(t.target, t.status) for t in result.targets] == [
             ("down:mart.strict", "failed"),
             ("shop:mart.loose", expected),
         ]
-        assert (result.status, count(database, "loose")) == ("failed", 2)
+        assert (result.status, count(database, "loose")) == ("failed", loaded)
+
+
+def test_a_dead_run_is_finished_and_not_doubled_when_a_target_cannot_be_reached_then(database: Path) -> None:
+    down = PostgresConnection(name="second", url="postgres://nobody@127.0.0.1:1/nothing")
+    back = SQLiteConnection(name="second", path=str(database))
+    targets = [Target(connection="shop", table=Loose), Target(connection="second", table=Third)]
+    options = {"targets": targets, "source_connection": "shop", "continue_on_target_failure": True}
+    register_connection(back)
+    with pytest.raises(faults.InjectedCrash), faults.inject("apply.after_commit", "crash"):
+        declare(**options).sync()
+    register_connection(down)
+    result = declare(**options).sync()
+    assert [t.status for t in result.targets] == ["skipped", "failed"]
+    assert count(database, "loose") == 2
+    assert "committed to shop:mart.loose; second:mart.third cannot be asked now" in result.notes[0]
+    with open_run_log(env=os.environ, reading=True) as log:
+        assert [record.status for record in log.list("both")] == ["failed", "interrupted"]
+    register_connection(back)
+    assert [t.rows_inserted for t in declare(**options).sync().targets] == [2, 2]
+
+
+def test_a_dead_run_is_finished_by_the_run_after_it(database: Path) -> None:
+    execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")
+    with pytest.raises(faults.InjectedCrash), faults.inject("apply.after_commit", "crash"):
+        declare().sync()
+    # the one that finishes it dies as well, after its commit: nothing is left, and the next loads all
+    with pytest.raises(faults.InjectedCrash), faults.inject("apply.after_commit", "crash"):
+        declare().sync()
+    assert counts(database) == (2, 2)
+    declare().sync()
+    assert counts(database) == (4, 4)
+
+
+# ------------------------------------------------------------------ a target that stays broken
+
+
+def test_healthy_targets_follow_the_source_while_another_stays_broken(database: Path) -> None:
+    """Of ``merge`` the first rerun finishes only what is missing; from the second on all is loaded."""
+    targets = [Target(connection="shop", table=t, mode="merge", keys=["id"]) for t in (Loose, Strict)]
+    load = declare(targets=targets, continue_on_target_failure=True)
+    seen = []
+    for number in range(6):
+        execute(database, f"UPDATE people SET name = 'at {number}' WHERE id = 1")
+        result = load.sync()
+        assert (result.status, result.targets[1].status) == ("failed", "failed")
+        seen.append(execute(database, "SELECT name FROM mart__loose WHERE id = 1")[0][0])
+    assert seen == ["at 0", "at 0", "at 2", "at 3", "at 4", "at 5"]
+    assert counts(database) == (2, 0)
+
+
+def test_what_is_missing_is_finished_once_and_then_nothing_waits_for_it(database: Path) -> None:
+    load, told = declare(), []
+    for _ in range(4):
+        with pytest.raises(LoadError) as raised:
+            load.sync()
+        told.append(str(raised.value.next_step).partition("  ")[2])
+    assert told == ["loads only what is missing", *["loads all targets anew"] * 3]
+    assert counts(database) == (6, 0)  # by the first run, the third and the fourth
+    execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")
+    (note,) = load.sync().notes
+    assert note.endswith("as the run before it: this run loads all targets anew")
+    assert counts(database) == (8, 2)
+    # all have succeeded: the next failure is finished again
+    execute(database, "UPDATE people SET name = NULL WHERE id = 2")
+    with pytest.raises(LoadError):
+        load.sync()
+    execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")
+    load.sync()
+    assert counts(database) == (10, 4)
+
+
+def test_another_target_that_fails_meanwhile_has_its_own_rerun(database: Path) -> None:
+    load = declare(continue_on_target_failure=True)
+    for _ in range(2):
+        load.sync()
+    execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")
+    with faults.inject("apply.began", "raise"):
+        assert [t.status for t in load.sync().targets] == ["failed", "succeeded"]
+    assert [t.status for t in load.sync().targets] == ["succeeded", "skipped"]
+    assert counts(database) == (4, 2)
+
+
+def test_every_attempt_of_a_rerun_goes_on_with_what_is_missing(database: Path) -> None:
+    with pytest.raises(LoadError):
+        declare().sync()
+    declare(retry={"max_attempts": 3})
+
+    def mend(seconds: float) -> None:
+        if len(waits) == 1:
+            execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")
+        waits.append(seconds)
+
+    waits: list[float] = []
+    with run_context() as context:
+        waiting = dataclasses.replace(context, sleep=mend)
+        result = run_pipeline(current_registry().pipeline("both"), waiting)
+    assert (result.attempts, [t.status for t in result.targets]) == (3, ["skipped", "succeeded"])
+    assert counts(database) == (2, 2)
+
+
+def test_an_attempt_that_committed_without_knowing_is_not_doubled_by_the_next(database: Path) -> None:
+    with pytest.raises(LoadError):
+        declare().sync()
+    execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")
+    declare(retry={"max_attempts": 2})
+    with run_context() as context, faults.inject("apply.after_commit", "raise"):
+        waiting = dataclasses.replace(context, sleep=lambda seconds: None)
+        result = run_pipeline(current_registry().pipeline("both"), waiting)
+    assert (result.attempts, [t.status for t in result.targets]) == (2, ["skipped", "skipped"])
+    assert counts(database) == (2, 2)
 
 
 def test_a_scheduled_slot_has_a_batch_of_its_own(database: Path) -> None:

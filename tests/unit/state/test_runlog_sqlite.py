@@ -169,7 +169,7 @@ def test_a_log_of_a_later_version_is_left_alone(
         file.execute("UPDATE run_log_version SET version = 99")
     open_run_log(str(path), env={}).start(a_run("new"))
     assert "has version 99" in warnings_seen.text
-    with pytest.raises(ConfigError, match="knows only up to 2"):
+    with pytest.raises(ConfigError, match=f"knows only up to {len(UPGRADES) + 1}"):
         open_run_log(str(path), env={}, reading=True)
     with direct(path) as file:
         assert file.execute("SELECT run_id FROM run_log").fetchall() == [("old",)]
@@ -196,7 +196,7 @@ def test_an_older_log_is_upgraded_with_its_runs_and_only_once(tmp_path: Path) ->
     for _ in range(2):
         with log._transaction() as connection:  # type: ignore[attr-defined]
             migrate(connection, "here", [*UPGRADES, _add_team])
-            assert stored_version(connection) == 3
+            assert stored_version(connection) == len(UPGRADES) + 2
     assert "team" in _columns(path)
     with direct(path) as file:
         assert file.execute("SELECT run_id, team FROM run_log").fetchall() == [("old", None)]
@@ -207,11 +207,12 @@ def test_a_log_of_the_first_version_gets_the_batch_of_a_run_when_it_is_opened(tm
     open_run_log(str(path), env={}).start(a_run("old"))
     with direct(path) as file:
         file.execute("ALTER TABLE run_log DROP COLUMN batch")
+        file.execute("ALTER TABLE run_log DROP COLUMN overdue")
         file.execute("UPDATE run_log_version SET version = 1")
     log = open_run_log(str(path), env={}, reading=True)
-    assert log.get("old").batch is None
-    log.take_batch("old", "run:1")
-    assert log.get("old").batch == "run:1"
+    assert (log.get("old").batch, log.get("old").overdue) == (None, ())
+    log.take_batch("old", "run:1", ["a", "b"])
+    assert (log.get("old").batch, log.get("old").overdue) == ("run:1", ("a", "b"))
 
 
 def test_an_upgrade_that_fails_changes_nothing(tmp_path: Path) -> None:
@@ -221,7 +222,7 @@ def test_an_upgrade_that_fails_changes_nothing(tmp_path: Path) -> None:
         migrate(connection, "here", [*UPGRADES, _add_team, _break])
     assert _columns(path).isdisjoint({"team", "half"})
     with log._transaction() as connection:  # type: ignore[attr-defined]
-        assert stored_version(connection) == 2
+        assert stored_version(connection) == len(UPGRADES) + 1
 
 
 def test_readers_do_not_wait_for_a_writer(tmp_path: Path) -> None:
