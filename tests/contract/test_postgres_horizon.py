@@ -14,6 +14,7 @@ from ematix_flow import Pipeline, PostgresConnection, ematix, register_connectio
 from ematix_flow.backends.base import Query, Settled
 from ematix_flow.backends.postgres import horizon
 from ematix_flow.backends.postgres.source import PostgresSource
+from ematix_flow.errors import GuaranteeRefused
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
@@ -91,9 +92,8 @@ def test_with_nothing_open_all_that_is_there_is_settled(url: str) -> None:
     sql(url, INSERT)
     assert settled(url, "id", "big_int") == Settled(Watermark("id", BIG, 2))
     assert settled(url, "code", "text").high.value == "a"
-    before = dt.datetime.now(dt.timezone.utc)
-    assert before <= settled(url, "at", "timestamp_tz").high.value  # type: ignore[operator]
-    (newest,) = sql(url, "SELECT max(local), max(day) FROM events")
+    (newest,) = sql(url, "SELECT max(local), max(day), max(at) FROM events")
+    assert newest[2] <= settled(url, "at", "timestamp_tz").high.value
     assert settled(url, "local", "timestamp").high.value == newest[0]
     assert settled(url, "day", "date").high.value == newest[1]
 
@@ -117,13 +117,49 @@ def test_a_lag_lowers_the_bound_further(url: str) -> None:
 
 
 def test_an_incremental_plan_gives_no_warning_of_late_writers(url: str) -> None:
-    plan = pipeline_of(url, "at").plan()
+    plan = pipeline_of(url, "at", guarantee="exactly_once").plan()
     assert plan.targets[0].warnings == ()
+    assert plan.targets[0].guarantee.value == "exactly_once"
     assert plan.targets[0].range is not None
     assert plan.targets[0].range.high is not None
 
 
+@pytest.mark.parametrize("watermark", ["id", "at"])
+def test_a_row_is_read_by_a_run_right_after_its_commit(url: str, watermark: str) -> None:
+    load = pipeline_of(url, watermark)
+    for number in (1, 2):
+        sql(url, INSERT)
+        load.sync()
+        assert loaded(url)[-1] == number
+
+
+def test_where_no_row_is_new_nobody_waits_for_a_moment_to_be_settled(url: str) -> None:
+    sql(url, "INSERT INTO events (at, local, day) VALUES ('2024-01-01Z', '2024-01-01', '2024-01-01')")
+    began = time.monotonic()
+    before = dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=1)
+    assert before <= settled(url, "at", "timestamp_tz").high.value  # type: ignore[operator]
+    assert settled(url, "local", "timestamp").high.value == dt.datetime(2024, 1, 1)
+    assert settled(url, "day", "date").high.value == dt.date(2024, 1, 1)
+    assert time.monotonic() - began < 0.8
+
+
 # ------------------------------------------------------------------ with a transaction open
+
+
+@pytest.mark.parametrize("column", ["at", "local"])
+def test_a_transaction_that_is_shown_late_is_seen_all_the_same(
+    url: str, other: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
+    """The server may be slow to show one that has taken its start: here, half a second."""
+    kind = {"at": "timestamp_tz", "local": "timestamp"}[column]
+    other.execute("BEGIN")
+    (value,) = other.execute(f"INSERT INTO events DEFAULT VALUES RETURNING {column}").fetchall()[0]
+    sql(url, INSERT)
+    shown, ask = time.monotonic() + 0.5, horizon._open
+    monkeypatch.setattr(horizon, "_open", lambda c: ask(c) if time.monotonic() > shown else [])
+    found = settled(url, column, kind)
+    other.execute("COMMIT")
+    assert found.high.value <= value
 
 
 def test_rows_of_an_open_transaction_are_waited_for_and_arrive(
@@ -193,7 +229,7 @@ def test_times_are_read_up_to_the_start_of_the_oldest_transaction_even_if_it_onl
     sql(url, INSERT)
     other.execute("BEGIN")
     (start,) = other.execute("SELECT now()").fetchall()[0]
-    time.sleep(0.4)
+    time.sleep(1.1)
     sql(url, INSERT)
     began = time.monotonic()
     found = settled(url, "at", "timestamp_tz")
@@ -215,38 +251,77 @@ def test_a_transaction_as_young_as_any_is_no_news(url: str, other: psycopg.Conne
     other.execute("ROLLBACK")
 
 
-@pytest.mark.parametrize("zone", ["UTC", "America/Lima", "Asia/Tokyo"])
-def test_times_without_zone_are_held_below_what_an_open_transaction_may_write_in_either_zone(
-    url: str, zone: str
+@pytest.mark.parametrize(
+    ("zone", "session_zone"),
+    [
+        ("UTC", "UTC"),
+        ("UTC", "Etc/GMT+12"),
+        ("America/Lima", "Pacific/Kiritimati"),
+        ("Asia/Tokyo", "America/New_York"),
+    ],
+)
+def test_times_without_zone_are_held_below_what_an_open_transaction_may_write_in_its_zone(
+    url: str, zone: str, session_zone: str
 ) -> None:
     sql(url, f"ALTER DATABASE \"{url.rpartition('/')[2]}\" SET TimeZone = '{zone}'")
-    for session_zone in (zone, "UTC"):
-        with (
-            psycopg.connect(url, autocommit=True) as writer,
-            psycopg.connect(url, autocommit=True) as late,
-        ):
-            for connection in (writer, late):
-                connection.execute(f"SET TimeZone = '{session_zone}'")
-            late.execute("BEGIN")
-            late.execute("SELECT 1")
-            writer.execute(INSERT)
-            local = settled(url, "local", "timestamp").high.value
-            day = settled(url, "day", "date").high.value
-            writes = late.execute("INSERT INTO events DEFAULT VALUES RETURNING local, day").fetchall()[0]
-            assert local <= writes[0]
-            assert day <= writes[1]
-            late.execute("COMMIT")
-        (newest,) = sql(url, "SELECT max(local) FROM events")
-        assert settled(url, "local", "timestamp") == Settled(
-            Watermark("local", DataType("timestamp"), newest[0])
-        )
+    with (
+        psycopg.connect(url, autocommit=True) as writer,
+        psycopg.connect(url, autocommit=True) as late,
+    ):
+        for connection in (writer, late):
+            connection.execute(f"SET TimeZone = '{session_zone}'")
+        late.execute("BEGIN")
+        late.execute("SELECT 1")
+        writer.execute(INSERT)
+        local = settled(url, "local", "timestamp").high.value
+        day = settled(url, "day", "date").high.value
+        writes = late.execute("INSERT INTO events DEFAULT VALUES RETURNING local, day").fetchall()[0]
+        assert local <= writes[0]
+        assert day <= writes[1]
+        late.execute("COMMIT")
+    (newest,) = sql(url, "SELECT max(local) FROM events")
+    assert settled(url, "local", "timestamp") == Settled(Watermark("local", DataType("timestamp"), newest[0]))
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "UTC", "Asia/Tokyo"])
+def test_a_late_row_of_writers_in_another_zone_than_the_database_is_read(url: str, zone: str) -> None:
+    sql(url, f"ALTER DATABASE \"{url.rpartition('/')[2]}\" SET TimeZone = 'UTC'")
+    register_connection(PostgresConnection(name="wh", url=url))
+    columns = (ColumnSpec("id", BIG, primary_key=True), ColumnSpec("local", DataType("timestamp")))
+
+    @ematix.pipeline(
+        target=TableSpec("copied", "events", columns),
+        target_connection="wh",
+        incremental=True,
+        watermark_column="local",
+    )
+    def load(conn: Any) -> str:
+        return "SELECT id, local FROM public.events"
+
+    old = "INSERT INTO events (id, local) VALUES (0, now() - interval '2 days')"
+    with (
+        psycopg.connect(url, autocommit=True) as first,
+        psycopg.connect(url, autocommit=True) as second,
+    ):
+        for connection in (first, second):
+            connection.execute(f"SET TimeZone = '{zone}'")
+        first.execute("BEGIN")
+        first.execute(INSERT)
+        time.sleep(0.3)
+        second.execute(INSERT)
+        second.execute(old)
+        load.sync()
+        assert loaded(url) == [0], "what lies well below the open transaction's start is read"
+        first.execute("COMMIT")
+        load.sync()
+        assert loaded(url) == [0, 1, 2]
 
 
 def test_our_own_readers_hold_nothing_back(url: str) -> None:
     sql(url, INSERT)
     source = backend_of(url).source()
     with source.split(Query(SELECT), {}, 1):
-        before = dt.datetime.now(dt.timezone.utc)
+        before = dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=1)
         assert before <= settled(url, "at", "timestamp_tz").high.value  # type: ignore[operator]
 
 
@@ -304,7 +379,7 @@ def reader(url: str, postgres: PostgresServer) -> Iterator[str]:
 def test_a_user_who_sees_no_starts_waits_for_every_transaction(
     url: str, reader: str, other: psycopg.Connection[Any]
 ) -> None:
-    before = dt.datetime.now(dt.timezone.utc)
+    before = dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=1)
     assert before <= settled(reader, "at", "timestamp_tz").high.value  # type: ignore[operator]
     other.execute("BEGIN")
     other.execute("SELECT 1")
@@ -346,4 +421,10 @@ def test_a_standby_cannot_tell_and_the_plan_says_so() -> None:
         server.start()
         source = backend_of(server.url()).source()
         assert source.settled(Query(SELECT, SourceRange("at", None)), MOMENT) is None
-        assert "lag= holds the read back" in str(pipeline_of(server.url(), "at").plan())
+        words = str(pipeline_of(server.url(), "at").plan())
+        assert "lag= holds the read back" in words
+        assert "guarantee at_most_once: wh does not show which transactions are open" in words
+        with pytest.raises(GuaranteeRefused, match="below the watermark is never read"):
+            pipeline_of(server.url(), "at", guarantee="exactly_once").plan()
+        held_back = pipeline_of(server.url(), "at", guarantee="exactly_once", lag=300).plan()
+        assert "longer than lag=300 seconds" in held_back.targets[0].guarantee.reason

@@ -72,7 +72,7 @@ def pipeline_of(watermark: str, **options: Any) -> Pipeline:
     return load
 
 
-def write(url: str, number: int, until: float) -> None:
+def write(url: str, number: int, until: float, zone: str) -> None:
     """Transactions of every shape, each open for a random time, until the time is up."""
     chance = random.Random(number)
     insert = "INSERT INTO events DEFAULT VALUES"
@@ -81,6 +81,7 @@ def write(url: str, number: int, until: float) -> None:
         time.sleep(chance.uniform(0, longest))
 
     with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SELECT set_config('TimeZone', %s, false)", [zone])
         turn = 0
         while time.monotonic() < until:
             turn += 1
@@ -116,13 +117,13 @@ def write(url: str, number: int, until: float) -> None:
 
 
 @contextmanager
-def writers(url: str, seconds: float) -> Iterator[Callable[[], bool]]:
+def writers(url: str, seconds: float, zone: str = "UTC") -> Iterator[Callable[[], bool]]:
     """Writers at work; what is given tells whether one still is. All must end well."""
     failures: list[BaseException] = []
 
     def one(number: int) -> None:
         try:
-            write(url, number, time.monotonic() + seconds)
+            write(url, number, time.monotonic() + seconds, zone)
         except BaseException as error:
             failures.append(error)
             raise
@@ -171,13 +172,23 @@ def doubled(found: list[int]) -> list[int]:
     return [value for value, times in Counter(found).items() if times > 1]
 
 
-@pytest.mark.parametrize("watermark", ["id", "at", "local"])
-def test_nothing_is_missed_or_doubled_inside_one_database(source: str, watermark: str) -> None:
+@pytest.mark.parametrize(
+    ("watermark", "zone"),
+    [
+        ("id", "UTC"),
+        ("at", "UTC"),
+        ("local", "UTC"),
+        ("local", "America/New_York"),
+        ("local", "Asia/Tokyo"),
+    ],
+)
+def test_nothing_is_missed_or_doubled_inside_one_database(source: str, watermark: str, zone: str) -> None:
+    """The database's own zone is UTC; where the writers have another, all have it."""
     register_connection(PostgresConnection(name="target", url=source))
     load = pipeline_of(watermark)
     load.sync()  # the first run imports and creates; the polls are for the writers
     polls = 0
-    with writers(source, SECONDS) as busy:
+    with writers(source, SECONDS, zone) as busy:
         naive = NaiveReader(source, watermark, busy)
         while busy():
             assert load.sync().targets[0].path == "same_db"

@@ -32,7 +32,7 @@ from ematix_flow.plan.definition import (
 )
 from ematix_flow.plan.drift import judge_drift
 from ematix_flow.plan.fanout import Between, choose_paths, share_read
-from ematix_flow.plan.matching import resolve_matching
+from ematix_flow.plan.matching import keeping_marks, resolve_matching
 from ematix_flow.plan.paths import derive_guarantee
 from ematix_flow.plan.source_sql import source_reference, source_sql
 from ematix_flow.plan.spark_types import columns_of_frame
@@ -139,12 +139,16 @@ def _plan_target(
         where=spec.where,
     )
 
-    watermark_range, late = _settled(spec, table, source, world, _range(spec, table, target, world))
-    computes = _what_is_computed(spec, table, source.column_map)
     source_backend = world.backend(source_reference(spec))
-    guarantee = derive_guarantee(spec, capabilities, backend.kind)
+    watermark_range, held, told = _settled(table, source, _range(spec, table, target, world))
+    late = None if told else _late_writers_in(spec, source_backend)
+    computes = _what_is_computed(spec, table, source.column_map)
+    guarantee = derive_guarantee(spec, capabilities, backend.kind, late)
     tuning = choose(Shape(path.value, source_backend.capabilities, capabilities, cores))
-    found = sink.plan_table(table, sink.inspect(table), matching)
+    live = sink.inspect(table)
+    if target.mode == "merge":
+        table = keeping_marks(table, live)
+    found = sink.plan_table(table, live, matching)
     changes, drift = judge_drift(spec.on_drift, table, found, spec.where)
     read = Query(source.sql, _in_source_names(watermark_range, source.column_map))
 
@@ -184,7 +188,7 @@ def _plan_target(
         watermark_range,
         tuple(stages),
         tuning,
-        (*drift, *late, *(() if path.value == "same_db" else sink.remarks())),
+        (*drift, *held, *_late_warning(spec, late), *(() if path.value == "same_db" else sink.remarks())),
         matching,
     )
 
@@ -252,25 +256,30 @@ def _range(spec: PipelineSpec, table: TableSpec, target: TargetSpec, world: Worl
 
 
 def _settled(
-    spec: PipelineSpec, table: TableSpec, source: _Source, world: World, found: SourceRange | None
-) -> tuple[SourceRange | None, tuple[str, ...]]:
-    """The range up to where the source says that nothing comes late, and what is to be told of that."""
+    table: TableSpec, source: _Source, found: SourceRange | None
+) -> tuple[SourceRange | None, tuple[str, ...], bool]:
+    """The range up to where nothing comes late, what holds it back, and whether the source could tell."""
     if found is None or not isinstance(source.reader, BatchSource):
-        return found, ()
+        return found, (), False
     query = Query(source.sql, _in_source_names(found, source.column_map))
     settled = source.reader.settled(query, table.column(found.column).type)
     if settled is None:
-        return found, _late_writers(spec, world.backend(source_reference(spec)))
-    told = (settled.held_back_by,) if settled.held_back_by else ()
-    return replace(found, high=replace(settled.high, column=found.column)), told
+        return found, (), False
+    held = (settled.held_back_by,) if settled.held_back_by else ()
+    return replace(found, high=replace(settled.high, column=found.column)), held, True
 
 
-def _late_writers(spec: PipelineSpec, source: Backend) -> tuple[str, ...]:
+def _late_writers_in(spec: PipelineSpec, source: Backend) -> str | None:
     """A database with many writers may still commit rows below the watermark that this run will set."""
-    if not spec.source.incremental or spec.source.lag_seconds or not source.capabilities.concurrent_writers:
+    late = spec.source.incremental and source.capabilities.concurrent_writers
+    return source.connection.name if late else None
+
+
+def _late_warning(spec: PipelineSpec, late_writers_in: str | None) -> tuple[str, ...]:
+    if late_writers_in is None or spec.source.lag_seconds:
         return ()
     return (
-        f"a transaction that is still open in {source.connection.name} may commit rows below the watermark; "
+        f"a transaction that is still open in {late_writers_in} may commit rows below the watermark; "
         "lag= holds the read back by the time that such transactions take",
     )
 

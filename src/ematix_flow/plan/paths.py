@@ -54,18 +54,42 @@ def _check_forced(
         )
 
 
-def derive_guarantee(spec: PipelineSpec, target: Capabilities, target_kind: str) -> Choice:
-    """What source, strategy and target can prove together; refuses a promise beyond it."""
-    if target.transactions:
-        given = Choice("guarantee", "exactly_once", "rows, ledger entry and watermark commit together")
-    else:
+def derive_guarantee(
+    spec: PipelineSpec, target: Capabilities, target_kind: str, late_writers_in: str | None = None
+) -> Choice:
+    """What source, strategy and target can prove together; refuses a promise beyond it.
+
+    ``late_writers_in`` names the source of an incremental read if it cannot tell which rows come late.
+    """
+    lag = spec.source.lag_seconds
+    if late_writers_in is not None and not lag:
+        given = Choice(
+            "guarantee",
+            "at_most_once",
+            f"{late_writers_in} does not show which transactions are open, and a row that one of them "
+            "commits below the watermark is never read",
+        )
+        next_step = (
+            "set lag= to more seconds than a transaction stays open there, with a watermark that is a time; "
+            "or leave guarantee= out"
+        )
+    elif not target.transactions:
         given = Choice(
             "guarantee", "at_least_once", f"a {target_kind} target has no transaction to commit with"
         )
-    if spec.guarantee == "exactly_once" and given.value != "exactly_once":
+        next_step = "declare guarantee='at_least_once', or load into a target with transactions"
+    else:
+        reason = "rows, ledger entry and watermark commit together"
+        if late_writers_in is not None:
+            reason += (
+                f", and no transaction in {late_writers_in} may stay open longer than lag={lag:g} seconds"
+            )
+        return Choice("guarantee", "exactly_once", reason)
+    if spec.guarantee == "exactly_once" or (spec.guarantee and given.value == "at_most_once"):
         raise GuaranteeRefused(
-            f"pipeline {spec.name!r} declares guarantee='exactly_once', which cannot be kept: {given.reason}",
+            f"pipeline {spec.name!r} declares guarantee={spec.guarantee!r}, which cannot be kept: "
+            f"{given.reason}",
             where=spec.where,
-            next_step="declare guarantee='at_least_once', or load into a target with transactions",
+            next_step=next_step,
         )
     return given

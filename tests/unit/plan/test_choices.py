@@ -11,7 +11,7 @@ from ematix_flow.errors import GuaranteeRefused, Unsupported
 from ematix_flow.plan.paths import choose_path, derive_guarantee
 from ematix_flow.plan.spark_types import from_spark, to_spark
 from ematix_flow.plan.tuning import Shape, choose, value
-from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
+from ematix_flow.spec.pipelines import PipelineSpec, SourceSpec, TargetSpec
 from ematix_flow.spec.types import DataType
 
 DATABASE = Capabilities(
@@ -76,6 +76,26 @@ def test_a_promise_that_the_target_cannot_keep_is_refused() -> None:
     assert derive_guarantee(spec(guarantee="at_least_once"), without, "kafka").value == "at_least_once"
     with pytest.raises(GuaranteeRefused, match="no transaction"):
         derive_guarantee(spec(guarantee="exactly_once"), without, "kafka")
+
+
+def test_rows_that_come_late_unseen_are_promised_at_most_once() -> None:
+    given = derive_guarantee(spec(), DATABASE, "postgres", "shop")
+    assert given.value == "at_most_once"
+    assert "shop does not show which transactions are open" in given.reason
+
+
+@pytest.mark.parametrize("promise", ["exactly_once", "at_least_once"])
+def test_a_promise_beyond_rows_that_come_late_unseen_is_refused(promise: str) -> None:
+    with pytest.raises(GuaranteeRefused, match=f"'{promise}'.* below the watermark is never read") as refused:
+        derive_guarantee(spec(guarantee=promise), DATABASE, "postgres", "shop")
+    assert "set lag= to more seconds" in str(refused.value)
+
+
+def test_a_lag_is_what_the_promise_then_rests_on() -> None:
+    held_back = SourceSpec(watermark_column="at", lag_seconds=60.0)
+    given = derive_guarantee(spec(source=held_back, guarantee="exactly_once"), DATABASE, "postgres", "shop")
+    assert given.value == "exactly_once"
+    assert "no transaction in shop may stay open longer than lag=60 seconds" in given.reason
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,19 @@ Neither the highest value nor the order of transaction ids is such a point: a tr
 an earlier value than one that has committed. Who can still do so depends on where values come from.
 
 - A ``timestamptz`` is taken to be ``now()``, the start of the row's transaction: everything up to the
-  start of the oldest open one is settled, without waiting. Any open one counts, for one that has only
-  read so far may write yet.
+  start of the oldest open one is settled. Any open one counts, for one that has only read so far may
+  write yet.
 - Any other value is taken to be drawn from a sequence, or in the statement that writes it. Both happen
   under a RowExclusiveLock, on the sequence or the table, that is held to the end of the transaction. So
   the highest value seen is settled once all have ended that held such a lock right after it was seen;
   who held none then draws a higher value. They are waited for, a little.
-- A ``timestamp`` without zone and a ``date`` are ``now()`` in a zone that only their writer knows: the
-  highest value is settled once every transaction has ended that was open right after it was seen.
+- A ``timestamp`` without zone and a ``date`` are ``now()`` in a zone that only their writers know: the
+  highest value is settled once every transaction has ended that was open right after it was seen. What
+  lies further below the start of one than any zone is behind UTC is settled whatever it writes. All
+  writers must use one zone: with two, who begins later may write a lower value, and no bound is right.
 
+A transaction takes its start before the server shows it as open: a moment is trusted to lie below no
+other start than those that are shown once it is a second old. A read of newer rows waits for that.
 A prepared transaction writes nothing more, and shows no start: one that wrote to a table is waited for.
 Values that a client makes up, that a sequence with a cache hands out ahead, or that were copied from
 another server are bound to no transaction here: for these there is ``lag=``.
@@ -44,8 +48,9 @@ from ematix_flow.strategies.sql import column
 
 PATIENCE = 2.0  # seconds that a plan waits for transactions to end
 _POLL = 0.03
-# a transaction takes its start an instant before the server shows it as open
-_UNTIL_SHOWN = 0.02
+# by then the server shows a transaction as open that has taken its start, on a machine with much to do too
+_UNTIL_SHOWN = dt.timedelta(seconds=1)
+_FURTHEST_BEHIND_UTC = dt.timedelta(hours=14)  # no zone of today is more than 12
 
 _DATE, _TIMESTAMP, _TIMESTAMPTZ = 1082, 1114, 1184
 _TIMES = ("date", "timestamp", "timestamp_tz")
@@ -85,11 +90,6 @@ _TABLES_READ = """
 SELECT DISTINCT relation FROM pg_catalog.pg_locks
 WHERE locktype = 'relation' AND pid = pg_backend_pid() AND relation IS NOT NULL
 """
-# as the writers may have written it: in the zone that sessions of this database begin with, or in UTC
-_EARLIEST_LOCAL = """
-SELECT least(%(start)s AT TIME ZONE 'UTC', %(start)s AT TIME ZONE reset_val)
-FROM pg_catalog.pg_settings WHERE name = 'TimeZone'
-"""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def settle(
     picked = f"SELECT {_DIALECT.quote(kept.column)} FROM {as_subquery(sql)}"
     native = prepared(connection, name, sql, picked)[0][1]
     if native == _TIMESTAMPTZ and data_type.kind in ("timestamp", "timestamp_tz"):
-        return _up_to_oldest_start(connection, kept, data_type)
+        return _up_to_oldest_start(connection, name, sql, kept, data_type)
     top, tables = _highest(connection, name, sql, kept, data_type)
     if top is None:
         return Settled(_none_beyond(kept, data_type))
@@ -135,6 +135,8 @@ def settle(
     is_time = native in (_DATE, _TIMESTAMP, _TIMESTAMPTZ)
     if is_time and data_type.kind in _TIMES:
         return _up_to_local_start(connection, kept, high)
+    if is_time:  # as text
+        _sleep(_UNTIL_SHOWN)
     noted = _open(connection) if is_time else _writers(connection, tables)
     left = _left_after_waiting(connection, [*noted, *_prepared(connection)])
     if not left:
@@ -145,36 +147,44 @@ def settle(
 
 def _up_to_local_start(connection: psycopg.Connection[Any], kept: SourceRange, high: Watermark) -> Settled:
     """``high`` is the highest value, in a zone that is not known."""
-    time.sleep(_UNTIL_SHOWN)
+    if high == kept.low:  # nothing new
+        return Settled(high)
+    if _lowest_local(_now(connection) - _UNTIL_SHOWN, high) != high:
+        _sleep(_UNTIL_SHOWN)
     noted = [*_open(connection), *_prepared(connection)]
-    if _earliest(connection, noted, kept, high) == high:
+    if _earliest(noted, kept, high) == high:
         return Settled(high)
     left = _left_after_waiting(connection, noted)
-    bound = _earliest(connection, left, kept, high)
+    bound = _earliest(left, kept, high)
     return Settled(bound, _words(bound, left, kept) if bound != high else None)
 
 
 def _up_to_oldest_start(
-    connection: psycopg.Connection[Any], kept: SourceRange, data_type: DataType
+    connection: psycopg.Connection[Any], name: str, sql: str, kept: SourceRange, data_type: DataType
 ) -> Settled:
     """A row at the bound itself may come later: the next read begins there, inclusive."""
-    now: dt.datetime = _answer(connection, "SELECT clock_timestamp()")
-    time.sleep(_UNTIL_SHOWN)
+    now = _now(connection)
     noted = _open(connection)
-    # a transaction whose start is not shown may have begun whenever, or be just about to be shown
+    bound, surely_shown = _oldest_start(noted, now), now - _UNTIL_SHOWN
+    if bound > surely_shown:
+        newest = SourceRange(kept.column, _mark(kept, data_type, surely_shown), _mark(kept, data_type, bound))
+        if _highest(connection, name, sql, newest, data_type)[0] is None:
+            bound = surely_shown
+        else:
+            _sleep(bound - surely_shown)
+            noted = _open(connection)
+            bound = _oldest_start(noted, bound)
+    # a transaction whose start is not shown may have begun whenever
     unknown = [t for t in noted if t.start is None]
     left = _left_after_waiting(connection, [*unknown, *_prepared(connection)])
     if left:
         high = _none_beyond(kept, data_type)
         return Settled(high, _words(high, left, kept))
+    high = _mark(kept, data_type, bound)
+    if kept.high is not None and _ordered(kept.high) < _ordered(high):
+        return Settled(kept.high)
     started = [t for t in noted if t.start is not None]
-    oldest = min((t.start for t in started if t.start is not None), default=now)
-    bound = min(oldest, now).astimezone(dt.timezone.utc)
-    value = bound if data_type.kind == "timestamp_tz" else bound.replace(tzinfo=None)
-    high = Watermark(kept.column, data_type, value)
-    if kept.high is not None:
-        high = min(high, kept.high, key=_ordered)
-    long_open = (now - oldest).total_seconds() > PATIENCE and high.value == value
+    long_open = (now - _oldest_start(started, now)).total_seconds() > PATIENCE
     return Settled(high, _words(high, started, kept) if long_open else None)
 
 
@@ -242,22 +252,36 @@ def _left_after_waiting(
 # ------------------------------------------------------------------ bounds and words
 
 
-def _earliest(
-    connection: psycopg.Connection[Any], found: Sequence[_Transaction], kept: SourceRange, high: Watermark
-) -> Watermark:
-    """``high``, or the earliest that one of these may write into a column without zone, if that is lower."""
+def _oldest_start(found: Sequence[_Transaction], otherwise: dt.datetime) -> dt.datetime:
+    return min([otherwise, *(t.start for t in found if t.start is not None)])
+
+
+def _mark(kept: SourceRange, data_type: DataType, moment: dt.datetime) -> Watermark:
+    value = moment.astimezone(dt.timezone.utc)
+    return Watermark(
+        kept.column, data_type, value if data_type.kind == "timestamp_tz" else value.replace(tzinfo=None)
+    )
+
+
+def _earliest(found: Sequence[_Transaction], kept: SourceRange, high: Watermark) -> Watermark:
+    """``high``, or what none of these can write below into a column without zone, if that is lower."""
     starts = [t.start for t in found if t.start is not None]
     if not found:
         return high
     if len(starts) < len(found):
         return _none_beyond(kept, high.type)
-    local: dt.datetime = _answer(connection, _EARLIEST_LOCAL, {"start": min(starts)})
-    value: WatermarkValue = local
+    return _lowest_local(min(starts), high)
+
+
+def _lowest_local(start: dt.datetime, high: Watermark) -> Watermark:
+    """``high``, or what one that began at ``start`` writes no lower than in any zone, if that is lower."""
+    local = start.astimezone(dt.timezone.utc) - _FURTHEST_BEHIND_UTC
+    value: WatermarkValue = local  # where the column is compared as UTC
     if high.type.kind == "date":
         value = local.date()
-    elif high.type.kind == "timestamp_tz":  # the column is compared as UTC
-        value = local.replace(tzinfo=dt.timezone.utc)
-    return min(high, Watermark(kept.column, high.type, value), key=_ordered)
+    elif high.type.kind == "timestamp":
+        value = local.replace(tzinfo=None)
+    return min(high, Watermark(high.column, high.type, value), key=_ordered)
 
 
 def _none_beyond(kept: SourceRange, data_type: DataType) -> Watermark:
@@ -301,7 +325,17 @@ def _moment(at: dt.datetime | None) -> str:
     return f"{at.astimezone(dt.timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if at is not None else "long"
 
 
-def _answer(connection: psycopg.Connection[Any], sql: str, parameters: dict[str, Any] | None = None) -> Any:
-    row = connection.execute(sql.encode(), parameters).fetchone()
+def _now(connection: psycopg.Connection[Any]) -> dt.datetime:
+    """The server's, which starts are taken from."""
+    now: dt.datetime = _answer(connection, "SELECT clock_timestamp()")
+    return now
+
+
+def _sleep(duration: dt.timedelta) -> None:
+    time.sleep(duration.total_seconds())
+
+
+def _answer(connection: psycopg.Connection[Any], sql: str) -> Any:
+    row = connection.execute(sql.encode()).fetchone()
     assert row is not None
     return row[0]
