@@ -13,6 +13,7 @@ from ematix_flow.backends.mysql.failures import source_failure
 from ematix_flow.backends.mysql.server import Server
 from ematix_flow.backends.mysql.source import MySQLSource, prepared
 from ematix_flow.backends.mysql.target import MySQLTarget
+from ematix_flow.backends.mysql.wire import first_rows
 from ematix_flow.errors import ConfigError
 from ematix_flow.spec.connections import Connection, MySQLConnection
 from ematix_flow.strategies.raw_sql import one_statement
@@ -65,11 +66,9 @@ class MySQLBackend(Backend):
             rows: list[tuple[Any, ...]] = []
             try:
                 if fields:
-                    with connection.cursor() as cursor:
-                        if limit is not None:
-                            cursor.execute(f"SET SESSION sql_select_limit = {int(limit)}")
-                        cursor.execute(inner)
-                        rows = list(cursor.fetchall() if limit is None else cursor.fetchmany(limit))
+                    if limit is not None:  # spares the server what it would compute in vain
+                        connection.query(f"SET SESSION sql_select_limit = {int(limit)}")
+                    rows = first_rows(connection, inner, limit)
             except DriverError as error:
                 raise source_failure(error, name, inner) from error
         return [field.name for field in fields], rows

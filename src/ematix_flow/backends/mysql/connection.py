@@ -11,6 +11,7 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from ematix_flow.backends.mysql.address import APPLICATION, Address, cannot_connect
+from ematix_flow.backends.mysql.wire import GuardedConnection
 
 DriverError = pymysql.err.MySQLError
 
@@ -74,7 +75,10 @@ def connect(
 
 
 def _open(address: Address, program: str, local_infile: bool, *, tls: bool) -> pymysql.Connection[Any]:
-    connection = pymysql.Connection(
+    flags = CLIENT.FOUND_ROWS  # an UPDATE counts the rows it matched
+    if local_infile:  # said to the server, and not to the driver, which would open any file it is asked for
+        flags |= CLIENT.LOCAL_FILES
+    connection = GuardedConnection(
         host=address.host,
         port=address.port,
         unix_socket=address.unix_socket,
@@ -83,9 +87,9 @@ def _open(address: Address, program: str, local_infile: bool, *, tls: bool) -> p
         database=address.database or None,
         charset="utf8mb4",
         autocommit=True,
-        local_infile=local_infile,
+        local_infile=False,
         connect_timeout=address.connect_timeout,
-        client_flag=CLIENT.FOUND_ROWS,  # an UPDATE counts the rows it matched
+        client_flag=flags,
         ssl=address.tls_context() if tls else None,
         ssl_disabled=not tls,
         program_name=program,

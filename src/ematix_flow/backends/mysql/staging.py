@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PART = "_ematix_part"
+_FILE = "ematix_flow_rows"
 _FORBIDDEN = (1148, 3948, 4166)  # LOAD DATA LOCAL, in the words of several versions
 
 
@@ -44,7 +45,7 @@ class MySQLStaging:
         flow = _Flow(batches, part_number(part), self.kinds)
         if flow.is_empty:
             return StagedPart(part, 0, 0)
-        with connected(self.address, local_infile=True) as connection:
+        with connected(self.address, local_infile=self.local_infile) as connection:
             try:
                 if not self.local_infile or not self._load(connection, flow):
                     self._insert(connection, flow)
@@ -64,11 +65,11 @@ class MySQLStaging:
             else:
                 targets.append(column)
         targets.append(_quoted(PART))
-        # LOCAL is a file that the client sends; its name means nothing
-        statement = f"LOAD DATA LOCAL INFILE 'rows' INTO TABLE {name} CHARACTER SET utf8mb4"
+        # LOCAL is a file that the client sends; its name only shows that the server asks for this one
+        statement = f"LOAD DATA LOCAL INFILE '{_FILE}' INTO TABLE {name} CHARACTER SET utf8mb4"
         statement += f" ({', '.join(targets)})" + (f" SET {', '.join(sets)}" if sets else "")
         try:
-            done = load_local(connection, statement, flow.texts())
+            done = load_local(connection, statement, _FILE, flow.texts())
         except DriverError as error:
             if diagnose(error).number in _FORBIDDEN and not flow.rows:
                 return False

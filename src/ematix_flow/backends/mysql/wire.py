@@ -9,10 +9,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pymysql
 from pymysql.constants import COMMAND, CR
+from pymysql.cursors import SSCursor
 from pymysql.protocol import EOFPacketWrapper, FieldDescriptorPacket, MysqlPacket, OKPacketWrapper
 
 if TYPE_CHECKING:
@@ -25,6 +27,32 @@ _SEND = 1 << 20
 _EOF, _ERROR, _NULL = 0xFE, 0xFF, 0xFB
 _HEADER = struct.Struct("<I")
 _PREPARED = struct.Struct("<xIHH")
+
+
+class GuardedConnection(pymysql.Connection):  # type: ignore[misc]  # the driver has no types
+    """Opens no file, whatever the server asks for in its answer: only `load_local` sends rows of ours."""
+
+    def _read_query_result(self, unbuffered: bool = False) -> int:
+        try:
+            found: int = super()._read_query_result(unbuffered)
+        except RuntimeError as error:  # so the driver says that it was asked for a file
+            raise _asked_for_file(self) from error
+        return found
+
+
+def _answer(connection: Any) -> MysqlPacket:
+    packet: MysqlPacket = connection._read_packet()
+    if packet.is_load_local_packet():
+        raise _asked_for_file(connection)
+    return packet
+
+
+def _asked_for_file(connection: Any) -> pymysql.err.OperationalError:
+    """The connection ends here: the server waits for something that it never gets."""
+    connection._force_close()
+    return pymysql.err.OperationalError(
+        CR.CR_COMMANDS_OUT_OF_SYNC, "the server asked for a file of this machine, and got none"
+    )
 
 
 @dataclass(frozen=True)
@@ -42,7 +70,7 @@ class Field:
 def described(connection: Any, sql: str) -> tuple[tuple[Field, ...], int]:
     """The columns of a statement and how many parameters it has, from preparing it: nothing runs."""
     connection._execute_command(COMMAND.COM_STMT_PREPARE, sql)
-    answer = connection._read_packet()
+    answer = _answer(connection)
     statement, columns, parameters = _PREPARED.unpack_from(answer.get_all_data())
     _fields(connection, parameters)
     fields = _fields(connection, columns)
@@ -63,7 +91,7 @@ def stream(connection: Any, sql: str, batch_bytes: int) -> Iterator[list[pa.Arra
     A reader that stops early must close the connection.
     """
     connection._execute_command(COMMAND.COM_QUERY, sql)
-    first = connection._read_packet()
+    first = _answer(connection)
     if first.is_ok_packet():
         raise pymysql.err.ProgrammingError(CR.CR_UNKNOWN_ERROR, "the statement gives no rows")
     width = first.read_length_encoded_integer()
@@ -73,6 +101,18 @@ def stream(connection: Any, sql: str, batch_bytes: int) -> Iterator[list[pa.Arra
         data, starts = rows.take(batch_bytes)
         if starts:
             yield _columns(data, starts, width)
+
+
+def first_rows(connection: Any, sql: str, limit: int | None) -> list[tuple[Any, ...]]:
+    """Rows as Python values, no more of them than ``limit``; the connection is of no use afterwards."""
+    cursor = connection.cursor(SSCursor)
+    try:
+        cursor.execute(sql)
+        return list(islice(cursor.fetchall_unbuffered(), limit))
+    finally:
+        if connection._result is not None:
+            connection._result.unbuffered_active = False  # closing would read all that is left
+        connection._force_close()
 
 
 class _Rows:
@@ -213,18 +253,23 @@ class Loaded:
     warnings: int
 
 
-def load_local(connection: Any, sql: str, pieces: Iterable[bytes | memoryview]) -> Loaded:
-    """``LOAD DATA LOCAL INFILE``, its file made of these pieces; an error in them breaks the load off."""
+def load_local(connection: Any, sql: str, name: str, pieces: Iterable[bytes | memoryview]) -> Loaded:
+    """``LOAD DATA LOCAL INFILE 'name'``, its file made of these pieces.
+
+    An error in them breaks the load off. No file is opened: a server that asks for another name gets nothing.
+    """
     connection._execute_command(COMMAND.COM_QUERY, sql)
     answer = connection._read_packet()
     if not answer.is_load_local_packet():
         raise pymysql.err.OperationalError(
             CR.CR_COMMANDS_OUT_OF_SYNC, "the server did not ask for the file of LOAD DATA LOCAL"
         )
+    if answer.get_all_data()[1:] != name.encode():
+        raise _asked_for_file(connection)
     for piece in pieces:
         view = memoryview(piece)
         for start in range(0, len(view), _SEND):
             connection.write_packet(bytes(view[start : start + _SEND]))
     connection.write_packet(b"")
-    done = OKPacketWrapper(connection._read_packet())
+    done = OKPacketWrapper(_answer(connection))
     return Loaded(done.affected_rows, done.warning_count)
