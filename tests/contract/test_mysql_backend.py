@@ -219,6 +219,33 @@ def test_a_server_that_forbids_local_files_gets_inserts_and_the_plan_says_so(
     assert backend_of(url).target().remarks() == ()
 
 
+@pytest.mark.parametrize("infile", ["ON", "OFF"])
+def test_numbers_at_the_edges_of_their_types_arrive_exactly_on_either_way(
+    url: str, server: MySQLServer, infile: str
+) -> None:
+    kinds = {
+        "tiny": (DataType("numeric", precision=38, scale=30), ["0.000000012345678901234567890123", "-1E-30"]),
+        "long": (DataType("numeric", precision=38, scale=0), ["9" * 38, "-" + "9" * 38]),
+        "half": (DataType("numeric", precision=38, scale=19), ["9" * 19 + "." + "9" * 19, "-0." + "1" * 19]),
+        "double": (DataType("double"), [1.7976931348623157e308, 2.2250738585072014e-308, 0.1 + 0.2, 2.0**68]),
+        "float": (DataType("float"), [16777216.0, 1.1754943508222875e-38, -0.10000000149011612, 2.0**68]),
+    }
+    columns = tuple(ColumnSpec(name, kind, nullable=True) for name, (kind, _) in kinds.items())
+    table = TableSpec(None, "edges", (ColumnSpec("id", DataType("integer"), primary_key=True), *columns))
+    values = {
+        name: [Decimal(value) if isinstance(value, str) else value for value in found]
+        for name, (_, found) in kinds.items()
+    }
+    rows = [{"id": i, **{n: (v[i] if i < len(v) else None) for n, v in values.items()}} for i in range(4)]
+    server.execute(f"SET GLOBAL local_infile = {infile}")
+    try:
+        backend = backend_of(url)
+        load_rows(backend.target(), new_load(table), rows)
+    finally:
+        server.execute("SET GLOBAL local_infile = ON")
+    assert read_table(backend, table) == rows
+
+
 def test_a_server_that_forbids_it_only_now_gets_inserts_too(url: str, server: MySQLServer) -> None:
     backend = backend_of(url)
     assert backend.server.facts.local_infile
@@ -284,6 +311,22 @@ def test_wrong_sql_of_a_same_database_load_is_the_sources_fault(url: str) -> Non
     prepare(target, TABLE)
     with pytest.raises(SourceFailed, match="nowhere"):
         target.apply(new_load(TABLE), SameDatabaseRows("SELECT * FROM nowhere"))
+
+
+# --- queries of a pipeline's own -------------------------------------------------------------------
+
+
+def test_a_query_reads_no_more_rows_than_were_asked_for(url: str) -> None:
+    backend = backend_of(url)
+    ten = " UNION ALL ".join(["SELECT 1"] * 10)
+    many = " CROSS JOIN ".join(f"({ten}) AS t{i}" for i in range(9))
+    # its own LIMIT is stronger than what the session is told
+    select = f"SELECT 'x' AS a, 1 AS b FROM {many} LIMIT 1000000000"
+    assert backend.query(select, 2) == (["a", "b"], [("x", 1), ("x", 1)])
+    assert backend.query("SELECT 1 AS a WHERE 1 = 0") == (["a"], [])
+    assert backend.query("SELECT 1 AS a UNION ALL SELECT 2") == (["a"], [(1,), (2,)])
+    with pytest.raises(SourceFailed, match="BIGINT"):
+        backend.query("SELECT 9223372036854775807 + (SELECT 1) AS a")
 
 
 # --- rights ----------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 from sqlglot import exp
@@ -109,8 +111,12 @@ def test_rows_are_written_as_load_data_reads_them():
 
 
 def test_rows_are_written_as_constants_where_files_are_forbidden():
-    batch = pa.record_batch({"a": ["it's \\", None], "b": [b"\x01", None], "c": [1.5, None]})
-    assert list(insert_values(batch, 7)) == [b"('it''s \\\\',x'01',1.5,7),(NULL,NULL,NULL,7)"]
+    batch = pa.record_batch({"a": ["it's \\", None], "b": [b"\x01", None], "c": [5, None], "d": [True, None]})
+    batch = batch.append_column("e", pa.array([Decimal("0.000000012"), None]))
+    batch = batch.append_column("f", pa.array([1.5, None]))
+    assert list(insert_values(batch, 7)) == [
+        b"('it''s \\\\',x'01',5,1,'1.2E-8',1.5,7),(NULL,NULL,NULL,NULL,NULL,NULL,7)"
+    ]
 
 
 @pytest.mark.parametrize(

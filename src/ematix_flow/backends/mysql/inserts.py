@@ -41,8 +41,8 @@ def _written(column: pa.Array) -> pa.Array:
 
     text = text_of(column)
     kind = column.type
-    if t.is_integer(kind) or t.is_boolean(kind) or t.is_decimal(kind) or t.is_floating(kind):
-        return text
+    if t.is_integer(kind) or t.is_boolean(kind) or t.is_floating(kind):
+        return text  # a decimal is exact only in quotes: 1E-8 without them would be a DOUBLE
     if t.is_string(kind):
         text = pc.replace_substring(text, pattern="\\", replacement="\\\\")
         text = pc.replace_substring(text, pattern="'", replacement="''")
