@@ -8,12 +8,13 @@ from typing import Any
 from ematix_flow.backends.base import LiveTable
 from ematix_flow.backends.mysql.dialect import MySQLDialect
 from ematix_flow.backends.sql_session import SqlSession
+from ematix_flow.backends.table_plans import unique_groups
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 
 _RELATION = """
-SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES
+SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = COALESCE(%(schema)s, DATABASE()) AND TABLE_NAME = %(name)s
 """
 _COLUMNS = """
@@ -31,6 +32,10 @@ _REFERRING = """
 SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.KEY_COLUMN_USAGE
 WHERE REFERENCED_TABLE_SCHEMA = %(schema)s AND REFERENCED_TABLE_NAME = %(name)s ORDER BY 1, 2
 """
+_COLLATIONS = """
+SELECT COLUMN_NAME, CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA = COALESCE(%(schema)s, DATABASE()) AND TABLE_NAME = %(name)s AND COLLATION_NAME IS NOT NULL
+"""
 _LOADABLE = ("BASE TABLE", "VIEW", "SYSTEM VERSIONED")
 
 
@@ -41,17 +46,25 @@ def live_table(session: SqlSession, dialect: MySQLDialect, table: TableSpec) -> 
     exact = [row for row in found if row[1] == table.name] or found
     if not exact or (exact[0][1] != table.name and _keeps_case(session)):
         return None
-    schema, name, kind = exact[0]
+    schema, name, kind, engine = exact[0]
     if kind not in _LOADABLE:
         raise SchemaMismatch(
             f"{table.label} is a {str(kind).lower()} in the target",
             where=table.where,
             next_step="choose another name for the table",
         )
+    if engine is not None and engine != "InnoDB":  # a view has none
+        raise SchemaMismatch(
+            f"{table.label} is kept by the storage engine {engine}, which cannot undo a load that breaks off",
+            where=table.where,
+            state=f"{table.label} is unchanged",
+            next_step=f"ALTER TABLE {dialect.render(dialect.table(schema, name))} ENGINE = InnoDB",
+        )
     place = {"schema": schema, "name": name}
     keys = _unique_keys(session.fetch(_KEYS, place))
     primary = keys.pop("PRIMARY", ())
-    in_keys = {column for group in (primary, *keys.values()) for column in group}
+    groups = (primary, *keys.values(), table.primary_key, table.merge_keys, *unique_groups(table))
+    in_keys = {column for group in groups for column in group}
     drops = {group: f"DROP INDEX {dialect.quote(index)}" for index, group in keys.items()}
     drops |= {primary: "DROP PRIMARY KEY"} if primary else {}
     declared = set(table.with_load_columns().column_names)
@@ -63,7 +76,7 @@ def live_table(session: SqlSession, dialect: MySQLDialect, table: TableSpec) -> 
         if is_filled or has_comment:
             pinned[column] = "MySQL would forget its default, comment or formula"
         shown = _text(type_name)
-        if column in in_keys and collation and not str(collation).endswith("_bin"):
+        if column in in_keys and collation and not dialect.tells_apart(shown, collation):
             shown += f" collate {collation}"
         native[column] = shown
         columns.append(
@@ -86,6 +99,12 @@ def live_table(session: SqlSession, dialect: MySQLDialect, table: TableSpec) -> 
         pinned=pinned,
         referred_by=referring,
     )
+
+
+def collations(session: SqlSession, table: TableSpec) -> dict[str, str]:
+    """What makes a column of text keep its character set and collation, by the column's name."""
+    found = session.fetch(_COLLATIONS, {"schema": table.schema, "name": table.name})
+    return {name: f"CHARACTER SET {charset} COLLATE {collation}" for name, charset, collation in found}
 
 
 def _unique_keys(rows: Sequence[Sequence[Any]]) -> dict[str, tuple[str, ...]]:

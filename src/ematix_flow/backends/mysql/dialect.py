@@ -67,8 +67,13 @@ class MySQLDialect(SqlDialect):
 
     name = "mysql"
 
-    def __init__(self, server: Spelling) -> None:
+    def __init__(self, server: Spelling, collations: Mapping[str, str] | None = None) -> None:
         self._server = server
+        self._collations = collations or {}
+
+    def keeping(self, collations: Mapping[str, str]) -> MySQLDialect:
+        """One whose changes of a table leave columns of text with these character sets and collations."""
+        return MySQLDialect(self._server, collations)
 
     @property
     def collation(self) -> str:
@@ -111,8 +116,8 @@ class MySQLDialect(SqlDialect):
         if match is None or "unsigned" in match[4]:
             return None
         word, size, scale = match[1], int(match[2] or 0), int(match[3] or 0)
-        if word in ("varchar", "char") and "collate" in match[4] and "_bin" not in match[4]:
-            return None  # a key whose letters count alike in either case
+        if "collate" in match[4] and not (word == "char" and "_bin" in match[4]):
+            return None  # a key that takes different texts for one
         if word == "varchar":
             return DataType("string", length=size)
         if word == "varbinary":
@@ -139,11 +144,34 @@ class MySQLDialect(SqlDialect):
             return found.kind in ("timestamp", "timestamp_tz")
         return found == self.canonical_type(self.native_type(declared))
 
+    def tells_apart(self, native: str, collation: str) -> bool:
+        """Whether keys of this type and collation differ where ours do, and can be compared with ours.
+
+        MySQL compares no two collations of one character set, even when both go by code points.
+        """
+        return collation == self.collation or (native.startswith("char(") and collation.endswith("_bin"))
+
     # -------------------------------------------------------------- changing a table
 
+    def add_clause(self, item: ColumnSpec) -> str:
+        return f"ADD COLUMN {self._spelt(item, self._exactly)}"
+
     def type_clause(self, item: ColumnSpec) -> str:
-        null = "NULL" if item.nullable else "NOT NULL"
-        return f"MODIFY COLUMN {self.quote(item.name)} {self.native_type(item.type)} {null}"
+        return f"MODIFY COLUMN {self._spelt(item, self._collations.get(item.name))}"
+
+    def conversion_clause(self, item: ColumnSpec) -> str:
+        return f"MODIFY COLUMN {self._spelt(item, self._exactly)}"
+
+    @property
+    def _exactly(self) -> str:
+        return f"CHARACTER SET utf8mb4 COLLATE {self.collation}"
+
+    def _spelt(self, item: ColumnSpec, collated: str | None) -> str:
+        """Without words of its own, a column of text would take the table's default."""
+        words = [self.quote(item.name), self.native_type(item.type)]
+        if collated and item.type.kind in _TEXTS:
+            words.append(collated)
+        return " ".join([*words, "NULL" if item.nullable else "NOT NULL"])
 
     def null_clause(self, item: ColumnSpec) -> str:
         return self.type_clause(item)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sqlglot import exp
 
+from ematix_flow.backends.alterations import altered
 from ematix_flow.backends.base import (
     Applied,
     LedgerEntry,
@@ -24,8 +25,8 @@ from ematix_flow.backends.base import (
     TableChange,
     TablePlan,
 )
-from ematix_flow.backends.control_tables import CONTROL_SCHEMA, LEDGER, STAGING_SCHEMA
-from ematix_flow.backends.mysql.catalog import live_table
+from ematix_flow.backends.control_tables import CONTROL_SCHEMA, LEDGER, STAGING_SCHEMA, WATERMARKS
+from ematix_flow.backends.mysql.catalog import collations, live_table
 from ematix_flow.backends.mysql.dialect import MySQLDialect
 from ematix_flow.backends.mysql.exact import exact_select
 from ematix_flow.backends.mysql.failures import UNCHANGED, blamed_on_source, is_conflict, is_denied
@@ -46,6 +47,7 @@ from ematix_flow.backends.mysql.staging_table import (
 from ematix_flow.backends.mysql.tables import control_tables_sql, ending, row_number, sized_keys
 from ematix_flow.backends.relational import RelationalTarget
 from ematix_flow.backends.sql_session import SqlSession
+from ematix_flow.backends.table_diff import TableDiff
 from ematix_flow.errors import FlowError, SourceFailed, TargetFailed
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import Watermark
@@ -137,10 +139,13 @@ class MySQLTarget(RelationalTarget):
         )
         return replace(plan, changes=changes)
 
+    def alterations(self, session: SqlSession, diff: TableDiff) -> list[TableChange]:
+        return altered(self.dialect.keeping(collations(session, diff.wanted)), diff)
+
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
         """Statement by statement: each commits by itself, and each can be done again."""
         with self.session() as session:
-            if self.live_columns(session, LEDGER) is None:
+            if None in [self.live_columns(session, control) for control in (LEDGER, WATERMARKS)]:
                 self._create_database(session, CONTROL_SCHEMA)
                 for sql in control_tables_sql(self.dialect):
                     session.execute(sql)
