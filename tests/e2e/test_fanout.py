@@ -13,6 +13,7 @@ import pytest
 from ematix_flow import (
     Connection,
     DuckDBConnection,
+    MySQLConnection,
     ObjectStoreLocalConnection,
     Pipeline,
     PostgresConnection,
@@ -23,7 +24,9 @@ from ematix_flow import (
     register_connection,
 )
 from ematix_flow.backends.base import Backend
+from ematix_flow.backends.computed_table import compute_table, computed_name
 from ematix_flow.backends.registry import open_backend
+from ematix_flow.backends.relational import RelationalTarget
 from ematix_flow.errors import LoadError, RowRejected, SourceFailed
 from ematix_flow.normalize import trim
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -49,6 +52,8 @@ TOKEN = {
     "postgres": "CAST(random() AS text)",
     "sqlite": "CAST(random() AS text)",
     "duckdb": "CAST(random() AS text)",
+    "mysql": "CAST(RAND() AS CHAR)",
+    "mariadb": "CAST(RAND() AS CHAR)",
     "parquet": "uuid()",
 }
 
@@ -65,6 +70,8 @@ def opened(tmp_path: Path, request: pytest.FixtureRequest) -> Opened:
             connection = DuckDBConnection(name=name, path=str(tmp_path / f"{name}.duckdb"))
         elif kind == "postgres":
             connection = PostgresConnection(name=name, url=request.getfixturevalue("pg_database"))
+        elif kind in ("mysql", "mariadb"):
+            connection = MySQLConnection(name=name, url=request.getfixturevalue(f"{kind}_database"))
         else:
             connection = ObjectStoreLocalConnection(name=name, path=str(tmp_path / name), format="parquet")
         return open_backend(register_connection(connection))
@@ -113,11 +120,12 @@ TRIMMED = ColumnSpec("name", DataType("text"), nullable=True, normalizers=(trim(
 @pytest.mark.parametrize(
     ("source_kind", "kinds", "computed", "path"),
     [
-        ("postgres", ("sqlite", "duckdb", "parquet"), False, "copy"),
+        ("postgres", ("sqlite", "duckdb", "parquet", "mariadb"), False, "copy"),
+        ("mariadb", ("mariadb", "postgres"), False, "copy"),
         ("postgres", ("postgres", "duckdb"), False, "copy"),
         ("sqlite", ("postgres", "duckdb"), False, "copy"),
         ("duckdb", ("sqlite", "parquet"), True, "spark"),
-        ("postgres", ("postgres", "sqlite", "parquet"), True, "spark"),
+        ("postgres", ("postgres", "mariadb", "parquet"), True, "spark"),
         ("parquet", ("duckdb", "postgres"), False, "spark"),
         ("parquet", ("sqlite", "duckdb"), True, "spark"),
     ],
@@ -155,7 +163,7 @@ def _tokens(rows: dict[int, dict[str, Any]]) -> dict[int, str]:
     return {n: row["token"] for n, row in rows.items()}
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "duckdb", "postgres"])
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb", "postgres", "mysql", "mariadb"])
 def test_a_database_that_holds_source_and_targets_computes_the_rows_once(opened: Opened, kind: str) -> None:
     backend = opened("source", kind)
     seed(backend, ROWS)
@@ -177,8 +185,37 @@ def _computed_tables(backend: Backend) -> list[Any]:
         "sqlite": "SELECT name FROM sqlite_master WHERE name LIKE '%_computed'",
         "duckdb": "SELECT table_name FROM duckdb_tables() WHERE table_name LIKE '%_computed'",
         "postgres": "SELECT relname FROM pg_class WHERE relname LIKE '%_computed'",
+        "mysql": "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_NAME LIKE '%_computed'",
     }
     return backend.query(catalog[backend.kind])[1]
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_where_creating_a_table_commits_a_rerun_still_loads_only_what_is_missing(
+    opened: Opened, kind: str
+) -> None:
+    backend = opened("source", kind)
+    seed(backend, ROWS)
+    first, second = landed("first"), landed("second", name=STRICT)
+    sink = backend.target()
+    assert isinstance(sink, RelationalTarget)
+    # as a run leaves it that is killed right after the statement has committed by itself
+    compute_table(sink, computed_name("spread", "source:mart.first"), "SELECT 1 AS other")
+    load = fan_out(
+        query(kind),
+        [Target(connection="source", table=first), Target(connection="source", table=second)],
+        continue_on_target_failure=True,
+    )
+    assert [(t.path, t.status) for t in load.sync().targets] == [
+        ("same_db", "succeeded"),
+        ("same_db", "failed"),
+    ]
+    assert (ids(backend, first), ids(backend, second)) == ([1, 2, 3, 4, 5, 6, 7], [])
+    assert _computed_tables(backend) == []
+    _shorten_names(backend)
+    assert [(t.status, t.rows_inserted) for t in load.sync().targets] == [("skipped", 0), ("succeeded", 7)]
+    assert ids(backend, first) == ids(backend, second) == [1, 2, 3, 4, 5, 6, 7]
+    assert _computed_tables(backend) == []
 
 
 def test_a_table_of_a_server_is_scanned_once(opened: Opened, pg_database: str) -> None:
@@ -204,7 +241,7 @@ def _rows_scanned(url: str) -> int:
 def test_each_target_has_its_own_strategy(opened: Opened) -> None:
     source = opened("source", "postgres")
     seed(source, ROWS)
-    every = {"append": "duckdb", "truncate": "sqlite", "merge": "postgres", "scd2": "sqlite"}
+    every = {"append": "duckdb", "truncate": "sqlite", "merge": "postgres", "scd2": "mariadb"}
     targets, backends = [], {}
     for mode, kind in every.items():
         backend = opened(f"for_{mode}", kind)
@@ -305,7 +342,7 @@ def test_a_source_that_fails_in_mid_read_leaves_every_target_as_before(opened: O
 # ------------------------------------------------------------------ killed between two targets
 
 
-@pytest.mark.parametrize("kinds", [("duckdb", "postgres"), ("postgres", "parquet")])
+@pytest.mark.parametrize("kinds", [("duckdb", "mariadb"), ("mariadb", "parquet")])
 def test_a_run_that_dies_between_two_targets_is_finished_by_the_next(
     opened: Opened, kinds: tuple[str, str]
 ) -> None:

@@ -33,7 +33,10 @@ from tests.reading import read_table
 
 pytestmark = pytest.mark.usefixtures("spark")
 
-KINDS = ("sqlite", "duckdb", "postgres", "mysql", "parquet")
+DATABASES = ("sqlite", "duckdb", "postgres", "mysql", "mariadb")
+KINDS = (*DATABASES, "parquet")
+PATHS = ("same_db", "copy", "spark")
+MODES = ("append", "merge", "scd2")
 Opened = Callable[[str, str], Backend]
 
 
@@ -49,8 +52,8 @@ def opened(tmp_path: Path, request: pytest.FixtureRequest) -> Opened:
             connection = DuckDBConnection(name=name, path=str(tmp_path / f"{name}.duckdb"))
         elif kind == "postgres":
             connection = PostgresConnection(name=name, url=request.getfixturevalue("pg_database"))
-        elif kind == "mysql":
-            connection = MySQLConnection(name=name, url=request.getfixturevalue("mysql_database"))
+        elif kind in ("mysql", "mariadb"):
+            connection = MySQLConnection(name=name, url=request.getfixturevalue(f"{kind}_database"))
         else:
             connection = ObjectStoreLocalConnection(name=name, path=str(tmp_path / name), format="parquet")
         return open_backend(register_connection(connection))
@@ -72,45 +75,57 @@ def sorted_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["id"])
 
 
-@pytest.mark.parametrize("target_kind", KINDS)
-@pytest.mark.parametrize("source_kind", KINDS)
-def test_every_type_moves_between_any_two_systems_unchanged(
-    opened: Opened, source_kind: str, target_kind: str
+def turn(first: int, second: int) -> str:
+    """A mode for each pair, so that every row and every column of the pairs meets all of them."""
+    return MODES[(first + second) % len(MODES)]
+
+
+BETWEEN = [
+    (source, target, "append" if target == "parquet" else turn(i, j))
+    for i, source in enumerate(KINDS)
+    for j, target in enumerate(KINDS)
+]
+WITHIN = [(kind, path, turn(i, j)) for i, kind in enumerate(DATABASES) for j, path in enumerate(PATHS)]
+
+
+def assert_every_type_arrives(
+    source: Backend, target: Backend, source_kind: str, path: str, mode: str, **options: Any
 ) -> None:
-    source, target = opened("source", source_kind), opened("target", target_kind)
-    seed = every_type("seed")
+    """Load a table that has every type; where the mode compares rows, a second load changes none."""
+    seed, landed = every_type("seed"), every_type("landed")
     sink = source.target()
     assert sink is not None
     load_rows(sink, new_load(seed), every_value())
     name = "contract__seed" if source_kind == "sqlite" else "contract.seed"
-    columns = ", ".join(seed.column_names)
-    landed = every_type("landed")
-    result = pipeline(landed, f"SELECT {columns} FROM {name}").sync()
-    assert result.status == "succeeded"
-    assert result.rows_inserted == 4
-    same = source_kind == target_kind and target_kind in ("postgres", "mysql")
-    assert result.path == ("same_db" if same else "spark" if source_kind == "parquet" else "copy")
+    load = pipeline(landed, f"SELECT {', '.join(seed.column_names)} FROM {name}", mode=mode, **options)
+    result = load.sync()
+    assert (result.status, result.path, result.rows_inserted) == ("succeeded", path, 4)
     expected = sorted_rows(read_table(source, seed))
     assert sorted_rows(read_table(target, landed)) == expected
     assert [row["a_numeric"] for row in expected] == [row["a_numeric"] for row in every_value()]
+    if mode != "append":
+        again = load.sync()
+        assert (again.rows_inserted, again.rows_updated, again.rows_unchanged) == (0, 0, 4)
+        assert sorted_rows(read_table(target, landed)) == expected
 
 
-@pytest.mark.parametrize("path", ["same_db", "copy", "spark"])
-@pytest.mark.parametrize("kind", ["sqlite", "duckdb", "postgres", "mysql"])
-def test_a_database_loads_itself_on_every_path(opened: Opened, tmp_path: Path, kind: str, path: str) -> None:
+@pytest.mark.parametrize(("source_kind", "target_kind", "mode"), BETWEEN)
+def test_every_type_moves_between_any_two_systems_unchanged(
+    opened: Opened, source_kind: str, target_kind: str, mode: str
+) -> None:
+    source, target = opened("source", source_kind), opened("target", target_kind)
+    same = source_kind == target_kind and target_kind in ("postgres", "mysql", "mariadb")
+    path = "same_db" if same else "spark" if source_kind == "parquet" else "copy"
+    assert_every_type_arrives(source, target, source_kind, path, mode)
+
+
+@pytest.mark.parametrize(("kind", "path", "mode"), WITHIN)
+def test_a_database_loads_itself_on_every_path(opened: Opened, kind: str, path: str, mode: str) -> None:
     opened("source", kind)
     backend = opened("target", kind)
     if kind in ("sqlite", "duckdb"):  # two files are two databases: make both names one
         backend = open_backend(register_connection(_renamed(backend.connection, "source")))
-    sink = backend.target()
-    assert sink is not None
-    seed = every_type("seed")
-    load_rows(sink, new_load(seed), every_value())
-    name = "contract__seed" if kind == "sqlite" else "contract.seed"
-    landed = every_type("landed")
-    result = pipeline(landed, f"SELECT {', '.join(seed.column_names)} FROM {name}", force_path=path).sync()
-    assert (result.path, result.rows_inserted) == (path, 4)
-    assert sorted_rows(read_table(backend, landed)) == sorted_rows(read_table(backend, seed))
+    assert_every_type_arrives(backend, backend, kind, path, mode, force_path=path)
 
 
 def _renamed(connection: Connection, name: str) -> Connection:
