@@ -160,7 +160,11 @@ def test_a_dead_run_is_finished_and_not_doubled_when_a_target_cannot_be_reached_
     down = PostgresConnection(name="second", url="postgres://nobody@127.0.0.1:1/nothing")
     back = SQLiteConnection(name="second", path=str(database))
     targets = [Target(connection="shop", table=Loose), Target(connection="second", table=Third)]
-    options = {"targets": targets, "source_connection": "shop", "continue_on_target_failure": True}
+    options: dict[str, Any] = {
+        "targets": targets,
+        "source_connection": "shop",
+        "continue_on_target_failure": True,
+    }
     register_connection(back)
     with pytest.raises(faults.InjectedCrash), faults.inject("apply.after_commit", "crash"):
         declare(**options).sync()
