@@ -20,6 +20,7 @@ from ematix_flow.spec.connections import MySQLConnection
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import KINDS, DataType
 from ematix_flow.strategies.functions.zone_offsets import offsets
+from ematix_flow.strategies.sql import ascending
 
 
 class Here:
@@ -189,3 +190,11 @@ def test_the_offsets_of_a_zone_are_those_of_its_own_rules():
             offset = at.replace(tzinfo=dt.timezone.utc).astimezone(ZoneInfo(zone)).utcoffset()
             assert offset is not None
             assert found[bisect_right(starts, since) - 1][1] == offset.total_seconds()
+
+
+def test_an_order_without_nulls_is_said_without_a_warning(caplog):
+    window = exp.Window(
+        this=exp.Lag(this=exp.column("a")), order=exp.Order(expressions=[ascending(exp.column("b"))])
+    )
+    assert DIALECT.render(window) == "LAG(`a`) OVER (ORDER BY `b`)"
+    assert caplog.messages == []
