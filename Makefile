@@ -49,7 +49,7 @@ check: $(DEV) ## Lint, types, import rules and unit tests: no Spark, no server, 
 .PHONY: test
 test: $(DEV) ## Install the servers that are missing, then run every test
 	$(BIN)/python -m tests.services install
-	$(BIN)/pytest tests --durations=15 $(ARGS)
+	$(BIN)/pytest tests --numprocesses=auto --dist=worksteal --durations=25 $(ARGS)
 
 .PHONY: fmt
 fmt: $(DEV) ## Format the code and mend what the linter can mend
