@@ -206,10 +206,11 @@ class ByEventTime(History):
         return came_back and self.moment(last) < v.begins and not self.same(v.row, last)
 
     def rank(self, row: Row | None) -> tuple[Any, ...]:
-        """At one moment an event counts more than a delete; of several, the greatest hash."""
+        """At one moment an event counts more than a delete; of several the fullest, then by hash."""
         if row is None:
             return (False,)
-        return (True, self.hashed(row, self.matching.compare), self.hashed(row, self.rest()))
+        values = sum(row.get(n) is not None for n in (*self.matching.compare, *self.rest()))
+        return (True, values, self.hashed(row, self.matching.compare), self.hashed(row, self.rest()))
 
     def moment(self, row: Row) -> dt.datetime:
         at = row[self.matching.event or ""]

@@ -15,6 +15,8 @@ from ematix_flow.spec.pipelines import PostTransform, TargetSpec
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.transforms import PreTransform, is_pre_transform
 
+_LONGEST_SECONDS = 200 * 366 * 86_400  # what every database can add to a time
+
 
 class TransformRef:
     """A named transform, looked up when the pipeline runs."""
@@ -63,8 +65,10 @@ def seconds(option: str, value: Any, where: SourceLocation | None) -> float | No
     if value is None:
         return None
     number = value.total_seconds() if isinstance(value, dt.timedelta) else value
-    if isinstance(number, bool) or not isinstance(number, int | float) or number < 0:
+    if isinstance(number, bool) or not isinstance(number, int | float) or not number >= 0:
         raise DeclarationError(f"{option}= takes seconds or a timedelta, not {value!r}", where=where)
+    if number > _LONGEST_SECONDS:
+        raise DeclarationError(f"{option}= is longer than 200 years: {value!r}", where=where)
     return float(number)
 
 

@@ -72,9 +72,9 @@ def normal_mode(mode: str, where: SourceLocation | None) -> str:
     if mode == "scd1":
         return "merge"
     if mode not in MODES:
-        raise DeclarationError(
-            f"mode={mode!r} is unknown.{did_you_mean(mode, (*MODES, 'scd1'))}", where=where
-        )
+        known = (*MODES, "scd1")
+        told = did_you_mean(str(mode).lower(), known) or f" Known: {', '.join(known)}"
+        raise DeclarationError(f"mode={mode!r} is unknown.{told}", where=where)
     return mode
 
 

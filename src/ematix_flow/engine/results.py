@@ -60,6 +60,7 @@ class RunResult:
     attempts: int = 1
     post: tuple[tuple[str, str], ...] = ()  # label and outcome of each post-load transform
     notes: tuple[str, ...] = ()
+    failure: FlowError | None = field(default=None, compare=False)  # of some targets, where others go on
 
     @property
     def rows_read(self) -> int:

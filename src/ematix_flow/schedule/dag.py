@@ -64,4 +64,4 @@ def _run_one(registry: Registry, name: str, context: RunContext) -> Outcome:
         failure = unexpected(error)
         failure.__cause__ = error
         return Outcome(name, "failed", error=failure, reason=failure.what)
-    return Outcome(name, result.status, result=result, reason=result.reason)
+    return Outcome(name, result.status, result=result, error=result.failure, reason=result.reason)

@@ -146,7 +146,7 @@ def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt)
     _finish(context.run_log, run_id, result, failure)
     if failure is not None and not spec.continue_on_target_failure:
         raise failure
-    return result
+    return replace(result, failure=failure)
 
 
 def _state_after_interrupt(spec: PipelineSpec, context: RunContext, run_id: str) -> str:

@@ -28,12 +28,9 @@ def guards(dialect: Dialect, table: TableSpec, incoming: Incoming, *, one_row_a_
     """Refuse rows without a key; and where nothing orders them, several rows with one key."""
     keys = incoming.matching.keys
     rows = subquery(incoming.select, "s")
-    nullable = [k for k in keys if table.column(k).nullable]
-    out = []
-    if nullable:
-        missing = exp.or_(*[exp.Is(this=column(k, "s"), expression=exp.Null()) for k in nullable])
-        shown = exp.select(*[column(k, "s") for k in keys]).from_(rows.copy()).where(missing).limit(_SHOWN)
-        out.append(Guard(shown, lambda found, _: _null_keys(table, keys, found) if found else None))
+    missing = exp.or_(*[exp.Is(this=column(k, "s"), expression=exp.Null()) for k in keys])
+    shown = exp.select(*[column(k, "s") for k in keys]).from_(rows.copy()).where(missing).limit(_SHOWN)
+    out = [Guard(shown, lambda found, _: _null_keys(table, keys, found) if found else None)]
     if one_row_a_key:
         grouped = [dialect.comparable(column(k, "s"), table.column(k).type) for k in keys]
         count = exp.Count(this=exp.Star())

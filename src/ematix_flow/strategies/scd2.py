@@ -10,7 +10,8 @@ and new, and only rows that then differ are written:
 4. The target is made equal to the versions; by event time, the other points go to the companion table.
 
 At one moment a key has one value: an event counts more than a delete, and of several events the one with
-the greatest `row_hash` holds, then the greatest hash of the whole row.
+the most values that are not null holds, then that with the greatest `row_hash`, then the greatest hash of
+its other columns.
 """
 
 from __future__ import annotations

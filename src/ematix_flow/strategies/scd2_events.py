@@ -35,6 +35,8 @@ EVENTS = "events"
 AT, HASH, GONE = "_ematix_at", "_ematix_hash", "_ematix_gone"
 IS_STORED, IS_NEW = "_ematix_stored", "_ematix_new"
 _RANK, _PLACE, _CLOSED = "_ematix_rank", "_ematix_place", "_ematix_closed"
+_FILLED = "_ematix_filled"
+_ORDER = (_FILLED, HASH, _RANK)  # of events at one moment the greatest holds
 _BOOLEAN, _MOMENT, _BYTES = DataType("boolean"), DataType("timestamp_tz"), DataType("bytes")
 _TICK = 0.000001
 
@@ -148,10 +150,14 @@ def _unknown_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> e
     def ranked(alias: str) -> exp.Expr:
         return content(dialect, table, rest, alias) if rest else dialect.literal(b"", _BYTES)
 
+    def filled(alias: str) -> exp.Expr:
+        return _values_in([column(n, alias) for n in (*matching.compare, *rest)])
+
     dated: exp.Expr = exp.select(
         *[column(n, "r") for n in (*names, AT)],
         exp.alias_(content(dialect, table, matching.compare, "r"), HASH, quoted=True),
         exp.alias_(ranked("r"), _RANK, quoted=True),
+        exp.alias_(filled("r"), _FILLED, quoted=True),
     ).from_(subquery(_not_stored(dialect, table, incoming), "r"))
     if matching.deletes is not None:
         dated = _with_returns(dialect, table, incoming, dated)
@@ -159,9 +165,9 @@ def _unknown_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> e
     place = exp.Window(
         this=exp.RowNumber(),
         partition_by=[*by_moment, column(AT, "r")],
-        order=exp.Order(expressions=[exp.Ordered(this=column(c, "r"), desc=True) for c in (HASH, _RANK)]),
+        order=exp.Order(expressions=[exp.Ordered(this=column(c, "r"), desc=True) for c in _ORDER]),
     )
-    fields = (*names, AT, HASH, _RANK)
+    fields = (*names, AT, HASH, _RANK, _FILLED)
     numbered = exp.select(*[column(n, "r") for n in fields], exp.alias_(place, _PLACE, quoted=True)).from_(
         subquery(dated, "r")
     )
@@ -177,7 +183,10 @@ def _unknown_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> e
             tied = exp.EQ(this=column(HASH, "s"), expression=stored_hash.copy())
             ranks = exp.GT(this=column(_RANK, "s"), expression=ranked(alias))
             more = exp.or_(more, exp.and_(tied, ranks))
-        return on, exp.paren(more)
+        stored_values = filled(alias)
+        fuller = exp.GT(this=column(_FILLED, "s"), expression=stored_values)
+        as_full = exp.EQ(this=column(_FILLED, "s"), expression=stored_values.copy())
+        return on, exp.paren(exp.or_(fuller, exp.and_(as_full, exp.paren(more))))
 
     to_version, over_version = outranks("v", VALID_FROM)
     to_event, over_event = outranks("e", EVENT_AT)
@@ -208,6 +217,17 @@ def _unknown_events(dialect: Dialect, table: TableSpec, incoming: Incoming) -> e
         .join(others, on=to_event, join_type="left", copy=False)
         .where(first, exp.paren(unknown), copy=False)
     )
+
+
+def _values_in(columns: list[exp.Expr]) -> exp.Expr:
+    """How many of them are not null."""
+    one, none = exp.Literal.number(1), exp.Literal.number(0)
+    total: exp.Expr = none.copy()
+    for value in columns:
+        is_null = exp.Is(this=value, expression=exp.Null())
+        counted = exp.Case(ifs=[exp.If(this=is_null, true=none.copy())], default=one.copy())
+        total = exp.Add(this=total, expression=counted)
+    return exp.paren(total)
 
 
 def _not_stored(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Select:
@@ -252,7 +272,7 @@ def _with_returns(dialect: Dialect, table: TableSpec, incoming: Incoming, dated:
     """
     keys, companion = incoming.matching.keys, table.companion()
     assert companion is not None
-    fields = (*table.column_names, AT, HASH, _RANK)
+    fields = (*table.column_names, AT, HASH, _RANK, _FILLED)
     closed = (
         exp.select(
             *[column(k, "c") for k in keys],
@@ -263,7 +283,7 @@ def _with_returns(dialect: Dialect, table: TableSpec, incoming: Incoming, dated:
         .group_by(*[column(k, "c") for k in keys])
     )
     by_key = [dialect.comparable(column(k, "r"), table.column(k).type) for k in keys]
-    latest = [exp.Ordered(this=column(c, "r"), desc=True) for c in (AT, HASH, _RANK)]
+    latest = [exp.Ordered(this=column(c, "r"), desc=True) for c in (AT, *_ORDER)]
     place = exp.Window(this=exp.RowNumber(), partition_by=by_key, order=exp.Order(expressions=latest))
 
     def ranked() -> exp.Subquery:

@@ -181,6 +181,17 @@ class Scd2Contract(TargetContract):
         assert found[0] == found[1] == found[2]
         assert found[0][2] == [(None, 3, None)]
 
+    def test_a_column_that_is_added_is_filled_when_its_events_come_again(
+        self, backend: Backend, target: Target
+    ) -> None:
+        narrow = table_of("filled", {"id": BIG}, {"name": TEXT, "at": MOMENT})
+        wide = table_of("filled", {"id": BIG}, {"name": TEXT, "at": MOMENT, "size": BIG})
+        rows = dated(*[(i, "n", 1) for i in range(8)])
+        version(target, narrow, rows, 10, event="at")
+        version(target, wide, [row | {"size": row["id"]} for row in rows], 20, event="at")
+        stored = keyed(wide, "scd2", event="at")[0].with_load_columns()
+        assert sorted(row["size"] for row in self.read_rows(backend, stored)) == list(range(8))
+
     def test_of_events_at_one_moment_the_greatest_hash_holds(self, backend: Backend, target: Target) -> None:
         names = sorted("abcdef", key=lambda n: row_hash({"name": n}, {"name": TEXT}))
         for name in itertools.chain(names, reversed(names)):

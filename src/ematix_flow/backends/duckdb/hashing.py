@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -54,13 +55,21 @@ def register(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def row_hash(columns: Columns) -> exp.Expr:
-    return hash_of(
-        columns,
+    """As one piece of finished SQL: a load holds it several times, and trees of it cost much."""
+    shown = tuple((n, kind, value.sql(dialect="duckdb", identify=True)) for n, kind, value in columns)
+    return exp.Var(this=_finished(shown))
+
+
+@lru_cache(maxsize=256)
+def _finished(columns: tuple[tuple[str, DataType, str], ...]) -> str:
+    tree = hash_of(
+        [(n, kind, exp.Var(this=value)) for n, kind, value in columns],
         text=lambda value, data_type: exp.paren(_text(value, data_type)),
         size=lambda text: filled("CAST(strlen(v) AS VARCHAR)", text, "duckdb"),
         concat=joined,
         sha256=lambda text: filled("unhex(sha256(v))", text, "duckdb"),
     )
+    return tree.sql(dialect="duckdb", identify=True)
 
 
 def _text(value: exp.Expr, data_type: DataType) -> exp.Expr:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from sqlglot import exp
 
 from ematix_flow.spec.types import DataType
@@ -47,13 +49,21 @@ _TEXT = {
 
 
 def row_hash(columns: Columns) -> exp.Expr:
-    return hash_of(
-        columns,
+    """As one piece of finished SQL: a load holds it several times, and trees of it cost much."""
+    shown = tuple((n, kind, value.sql(dialect="postgres", identify=True)) for n, kind, value in columns)
+    return exp.Var(this=_finished(shown))
+
+
+@lru_cache(maxsize=256)
+def _finished(columns: tuple[tuple[str, DataType, str], ...]) -> str:
+    tree = hash_of(
+        [(n, kind, exp.Var(this=value)) for n, kind, value in columns],
         text=lambda value, data_type: exp.paren(_text(value, data_type)),
         size=lambda text: filled("octet_length(v)::text", text, "postgres"),
         concat=joined,
         sha256=lambda text: filled("sha256(convert_to(v, 'UTF8'))", text, "postgres"),
     )
+    return tree.sql(dialect="postgres", identify=True)
 
 
 def _text(value: exp.Expr, data_type: DataType) -> exp.Expr:
