@@ -6,10 +6,7 @@ caller holds: what a crash left there, the next run replaces.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import re
 
 from sqlglot import exp
 
@@ -17,18 +14,16 @@ from ematix_flow.backends.control_tables import STAGING_SCHEMA
 from ematix_flow.backends.relational import RelationalTarget
 from ematix_flow.backends.sql_session import SqlDialect, transaction
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed, TargetFailed
+from ematix_flow.spec.naming import distinct_name
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.sql import identifier, verbatim
 
 _log = logging.getLogger(__name__)
-_SLUG = 24
 
 
 def computed_name(pipeline: str, target: str) -> str:
-    slug = re.sub(r"[^a-z0-9]+", "_", pipeline.lower()).strip("_")[:_SLUG]
-    digest = hashlib.blake2b(json.dumps([pipeline, target]).encode(), digest_size=6).hexdigest()
-    return f"{slug}_{digest}_computed"
+    return distinct_name(pipeline, target) + "_computed"
 
 
 def select_computed(dialect: SqlDialect, name: str) -> str:

@@ -8,8 +8,6 @@ Tasks import this module, so it imports little itself.
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ematix_flow.errors import CannotConnect, TargetFailed, Unsupported
+from ematix_flow.spec.naming import distinct_name
 from ematix_flow.state.root import next_step_for
 
 if TYPE_CHECKING:
@@ -199,9 +198,7 @@ def sweep_folders(file: DatabaseFile, pipeline: str, target: str) -> list[str]:
 
 def _prefix(file: DatabaseFile, pipeline: str, target: str) -> str:
     """Readable, valid on every file system, and no prefix of another pipeline's."""
-    slug = re.sub(r"[^A-Za-z0-9]+", "-", pipeline).strip("-")[:40]
-    digest = hashlib.sha256(json.dumps([file.path.name, pipeline, target]).encode("ascii")).hexdigest()[:16]
-    return f"{slug or 'pipeline'}-{digest}_"
+    return distinct_name(pipeline, target, file.path.name, length=40, joint="-") + "_"
 
 
 def _attempt() -> str:

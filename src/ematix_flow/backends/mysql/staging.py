@@ -7,7 +7,6 @@ the server forbids LOAD DATA LOCAL, the same rows go as INSERTs of many rows.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from ematix_flow.backends.mysql.failures import UNCHANGED, Diagnosis, diagnose, 
 from ematix_flow.backends.mysql.inserts import insert_values
 from ematix_flow.backends.mysql.wire import load_local
 from ematix_flow.errors import TargetFailed
+from ematix_flow.spec.naming import part_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -134,8 +134,3 @@ class _Flow:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def part_number(part: str) -> int:
-    """A part's name as the 64-bit number that its rows carry."""
-    return int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest(), "big", signed=True)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 import secrets
 from typing import TYPE_CHECKING
 
@@ -14,8 +11,9 @@ from ematix_flow.backends.base import Load, StagedRows
 from ematix_flow.backends.control_tables import STAGING_SCHEMA
 from ematix_flow.backends.mysql.address import Address
 from ematix_flow.backends.mysql.dialect import MySQLDialect
-from ematix_flow.backends.mysql.staging import PART, MySQLStaging, part_number
+from ematix_flow.backends.mysql.staging import PART, MySQLStaging
 from ematix_flow.backends.mysql.tables import ending, row_number
+from ematix_flow.spec.naming import distinct_name, part_number
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.sql import column
@@ -29,9 +27,7 @@ _DOCUMENTS = ("json", "jsonb")
 
 def staging_prefix(pipeline: str, target: str) -> str:
     """How the names of all staging and work tables of this pipeline on this target begin."""
-    slug = re.sub(r"[^a-z0-9]+", "_", pipeline.lower()).strip("_")[:_SLUG]
-    digest = hashlib.blake2b(json.dumps([pipeline, target]).encode(), digest_size=6).hexdigest()
-    return f"{slug}_{digest}_"
+    return distinct_name(pipeline, target, length=_SLUG) + "_"
 
 
 def fresh_name(load: Load, suffix: str = "") -> str:

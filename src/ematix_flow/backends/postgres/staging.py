@@ -7,7 +7,6 @@ whose message never arrived is there and is never read.
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from ematix_flow.backends.base import StagedPart
 from ematix_flow.backends.postgres.address import Address
 from ematix_flow.backends.postgres.bulk import BulkError, bulk
 from ematix_flow.backends.postgres.failures import target_failure
+from ematix_flow.spec.naming import part_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,8 +94,3 @@ class _Flow:
         repeated = pa.py_buffer(self._number.to_bytes(8, sys.byteorder, signed=True) * batch.num_rows)
         numbers = pa.Array.from_buffers(pa.int64(), batch.num_rows, [None, repeated])
         return pa.RecordBatch.from_arrays([*batch.columns, numbers], schema=self.schema)
-
-
-def part_number(part: str) -> int:
-    """A part's name as the 64-bit number that its rows carry."""
-    return int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest(), "big", signed=True)

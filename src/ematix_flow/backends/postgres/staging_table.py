@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +11,9 @@ from ematix_flow.backends.base import Load, StagedRows
 from ematix_flow.backends.control_tables import STAGING_SCHEMA
 from ematix_flow.backends.postgres.address import Address
 from ematix_flow.backends.postgres.dialect import PostgresDialect
-from ematix_flow.backends.postgres.staging import PART, PostgresStaging, part_number
+from ematix_flow.backends.postgres.staging import PART, PostgresStaging
 from ematix_flow.errors import PlanError
+from ematix_flow.spec.naming import distinct_name, part_number
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.strategies.sql import column
 
@@ -29,9 +27,7 @@ _CAST = {"json": "JSON", "jsonb": "JSONB", "uuid": "UUID"}
 
 def staging_prefix(pipeline: str, target: str) -> str:
     """How the names of all staging tables of this pipeline on this target begin."""
-    slug = re.sub(r"[^a-z0-9]+", "_", pipeline.lower()).strip("_")[:_SLUG]
-    digest = hashlib.blake2b(json.dumps([pipeline, target]).encode(), digest_size=6).hexdigest()
-    return f"{slug}_{digest}_"
+    return distinct_name(pipeline, target, length=_SLUG) + "_"
 
 
 def new_staging(address: Address, load: Load, schema: pa.Schema) -> PostgresStaging:
