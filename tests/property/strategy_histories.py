@@ -155,15 +155,24 @@ def scenarios(draw: st.DrawFn, kinds: tuple[str, ...], lacking: tuple[float, ...
         wide_matching = replace(
             matching, compare=(*matching.compare, ADDED), update=(*matching.update, ADDED)
         )
-    batches = draw(_batches(keys, fill, single=matched and kind != "events" and not ordered))
+    single = matched and kind != "events" and not ordered
+    batches = draw(_batches(keys, fill, single=single, steady=matching.ttl_seconds is not None))
     return Scenario(mode, narrow, wide, matching, wide_matching, batches)
 
 
 @st.composite
 def _batches(
-    draw: st.DrawFn, keys: tuple[str, ...], fill: dict[str, st.SearchStrategy[Any]], *, single: bool
+    draw: st.DrawFn,
+    keys: tuple[str, ...],
+    fill: dict[str, st.SearchStrategy[Any]],
+    *,
+    single: bool,
+    steady: bool,
 ) -> tuple[Batch, ...]:
-    """``single``: nothing orders rows of one key, so a batch has one of each."""
+    """``single``: nothing orders rows of one key, so a batch has one of each.
+
+    ``steady``: no clock goes back, because a time to live ends by it.
+    """
     rows = st.fixed_dictionaries(fill)
     grows_at = draw(st.sampled_from([None, None, 1, 2]))
     now, out = START, []
@@ -175,7 +184,8 @@ def _batches(
         if is_wide:
             found = [{**row, ADDED: draw(st.sampled_from([None, "x"]))} for row in found]
         # time goes on; now and then it stands still or a clock goes back
-        now += dt.timedelta(seconds=draw(st.sampled_from([1, 30, 60, 61, 100_000, 0, -10])))
+        passed = [1, 30, 60, 61, 100_000, 0] + ([] if steady else [-10])
+        now += dt.timedelta(seconds=draw(st.sampled_from(passed)))
         out.append(Batch(tuple(found), now, is_wide))
     struck = draw(st.integers(0, len(out) - 1))
     mishap = draw(st.sampled_from([None, "run", "batch", *APPLY_POINTS]))
