@@ -104,7 +104,9 @@ def test_an_unknown_engine_gets_a_did_you_mean(wrong: str, meant: str) -> None:
         resolve(wrong)
 
 
-@pytest.mark.parametrize("mode", ["local[0]", "local[2,]", "local[]", "local[two]", "spark://", "", "sc:// x"])
+@pytest.mark.parametrize(
+    "mode", ["local[0]", "local[2,]", "local[]", "local[two]", "spark://", "", "sc:// x"]
+)
 def test_a_mode_that_is_nearly_right_is_refused_or_the_default(mode: str) -> None:
     if mode == "":
         assert resolve(mode).mode == "auto"
