@@ -6,6 +6,7 @@ A test that asks for a server which cannot be had fails: it is never skipped.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,6 +77,7 @@ def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("EMATIX_FLOW_STATE", str(home / "state"))
     monkeypatch.setenv("EMATIX_FLOW_CACHE", CACHE)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # Spark's workers get what a loaded module adds to it
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ematix_flow.backends.base import Query
 from ematix_flow.backends.capabilities import Capabilities
@@ -89,7 +91,7 @@ def _lowest(marks: Sequence[Watermark]) -> Watermark:
     lowest = marks[0]
     for mark in marks[1:]:
         try:
-            below = mark.value < lowest.value  # type: ignore[operator]  # of one type, or a TypeError
+            below = _comparable(mark) < _comparable(lowest)  # of one family of types, or a TypeError
         except TypeError:
             raise PlanError(
                 f"the targets declare watermark column {mark.column!r} as {lowest.type} and as {mark.type}, "
@@ -98,6 +100,14 @@ def _lowest(marks: Sequence[Watermark]) -> Watermark:
             ) from None
         lowest = mark if below else lowest
     return lowest
+
+
+def _comparable(mark: Watermark) -> Any:
+    """Times with and without a zone are compared in UTC: one target may have declared the zone."""
+    value = mark.value
+    if isinstance(value, dt.datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=dt.timezone.utc)
+    return value
 
 
 def _with_tasks(target: TargetPlan, tasks: int) -> TargetPlan:
