@@ -127,7 +127,8 @@ def mariadb() -> Iterator[MySQLServer]:
 @pytest.fixture
 def mariadb_database(mariadb: MySQLServer, request: pytest.FixtureRequest) -> Iterator[str]:
     """The URL of an empty database that only this test uses."""
-    yield from _one_database(mariadb, request)
+    with mariadb.own_database(request.node.name) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
@@ -140,14 +141,5 @@ def mysql() -> Iterator[MySQLServer]:
 @pytest.fixture
 def mysql_database(mysql: MySQLServer, request: pytest.FixtureRequest) -> Iterator[str]:
     """The URL of an empty database that only this test uses."""
-    yield from _one_database(mysql, request)
-
-
-def _one_database(server: MySQLServer, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A schema is a database of its own on these servers: those that the test made go with it."""
-    server.start()
-    before = set(server.databases())
-    name = server.create_database(request.node.name)
-    yield server.url(name)
-    for made in sorted(set(server.databases()) - before):
-        server.drop_database(made)
+    with mysql.own_database(request.node.name) as url:
+        yield url

@@ -93,9 +93,9 @@ def pg(postgres: PostgresServer) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="module")
-def maria(mariadb: MySQLServer) -> Database:
-    mariadb.start()
-    return opened(MySQLConnection(name="mariadb", url=mariadb.url(mariadb.create_database("strategies"))))
+def maria(mariadb: MySQLServer) -> Iterator[Database]:
+    with mariadb.own_database("strategies") as url:
+        yield opened(MySQLConnection(name="mariadb", url=url))
 
 
 class TestSQLite:

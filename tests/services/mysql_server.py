@@ -131,6 +131,14 @@ class MySQLServer:
         self.execute(f"CREATE DATABASE `{name}`")
         return name
 
+    @contextmanager
+    def own_database(self, hint: str) -> Iterator[str]:
+        """A new empty database by its URL. A schema is a database here: those made within go with it."""
+        before = set(self.databases())
+        yield self.url(self.create_database(hint))
+        for made in sorted(set(self.databases()) - before):
+            self.drop_database(made)
+
     def databases(self) -> list[str]:
         self.start()  # a test may have left it down
         return [name for (name,) in self.execute("SHOW DATABASES")]
