@@ -21,6 +21,7 @@ from tests.services.mysql_server import MySQLServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LAKES = ("delta", "iceberg")  # all that any test needs: more jars later would mean another start
 UNIT = Path(__file__).parent / "unit"
 # What a test needs shows in its fixtures; the marks follow, so that  -m "not spark"  is always right.
 MARKS = {
@@ -95,7 +96,7 @@ def spark() -> Iterator[SparkSession]:
     from ematix_flow.engine.session import spark_session, stop_session
     from ematix_flow.engine.settings import EngineSettings
 
-    session = spark_session(EngineSettings.resolve(env={}))
+    session = spark_session(EngineSettings.resolve(env={}), jar_groups=LAKES)
     session.conf.set("spark.sql.shuffle.partitions", "2")
     yield session
     stop_session()

@@ -141,7 +141,7 @@ def run_here(
             stack.enter_context(faults.inject("apply.began", before_apply))
         log = stack.enter_context(open_run_log(project_run_log(os.environ), env=os.environ))
         moment = dt.datetime.fromisoformat(slot) if slot else None
-        context = RunContext(log, TasksHere, slot=moment)  # type: ignore[arg-type]  # it is enough of one
+        context = RunContext(log, lambda _: TasksHere(), slot=moment)  # type: ignore[arg-type,return-value]
         registry = stack.enter_context(use_registry(Registry()))
         exec(compile((folder / f"{MODULE}.py").read_text(), MODULE, "exec"), {"__name__": MODULE})
         return run_pipeline(registry.pipelines["load"], context).to_json()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -332,11 +332,29 @@ class Target(ABC):
 # ------------------------------------------------------------------ the backend itself
 
 
+class SparkTarget(ABC):
+    """A target that Spark writes with its own writers (lakes): whoever opens it brings the session."""
+
+    @abstractmethod
+    def use_spark(
+        self, spark: Callable[[], SparkSession], errors: Callable[[str], AbstractContextManager[None]]
+    ) -> None:
+        """``spark`` starts the engine when it is first called; asking a question may need it too.
+
+        What Spark raises within ``errors(what)`` is raised as an error of ours.
+        """
+
+
 class Backend(ABC):
     """One resolved connection. Opens nothing until it is asked to."""
 
     kind: str
     capabilities: Capabilities
+    jar_groups: tuple[str, ...] = ()  # groups of the jar lock that a session for it must have
+
+    def spark_conf(self) -> Mapping[str, str]:
+        """What a running session must be told to reach it. Secrets are among it: never to be shown."""
+        return {}
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

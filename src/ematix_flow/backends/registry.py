@@ -17,6 +17,7 @@ _BACKENDS: dict[str, tuple[str, str | None]] = {
     "mysql": ("ematix_flow.backends.mysql.backend:MySQLBackend", "mysql"),
     "sqlite": ("ematix_flow.backends.sqlite.backend:SQLiteBackend", None),
     "duckdb": ("ematix_flow.backends.duckdb.backend:DuckDBBackend", None),
+    "delta_local": ("ematix_flow.backends.delta.backend:DeltaBackend", None),
     "object_store_local": ("ematix_flow.backends.objectstore.backend:LocalFilesBackend", None),
 }
 

@@ -122,8 +122,12 @@ class RelationalTarget(Target):
             )
             return planned(diff, lambda: self.alterations(session, diff))
         changes = self.schema_changes(session, wanted)
-        changes.append(TableChange("create_table", wanted.label, create_table_sql(self.dialect, wanted)))
+        changes.append(TableChange("create_table", wanted.label, self.create_sql(wanted)))
         return TablePlan(tuple(changes), diff=created_lines(self.dialect, wanted))
+
+    def create_sql(self, table: TableSpec) -> str:
+        """The statement that makes the table, safe when it is there."""
+        return create_table_sql(self.dialect, table)
 
     def alterations(self, session: SqlSession, diff: TableDiff) -> list[TableChange]:
         """The statements that mend what can be mended; CannotAlter when this database has none."""

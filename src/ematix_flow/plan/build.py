@@ -81,6 +81,8 @@ def _build(declared: DeclaredPipeline, world: World, cores: int, without: Collec
     spec = declared.spec
     reference = source_reference(spec)
     backend = world.backend(reference)
+    for target in spec.targets:  # so that Spark, once it is started, has the jars of all of them
+        world.backend(target.connection)
     reader = world.source(reference)
     asked = source_sql(declared, world, reader)
     sql = asked.text

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.backends.base import Backend, BatchSource, SparkSource, Target
+from ematix_flow.backends.base import Backend, BatchSource, SparkSource, SparkTarget, Target
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import FlowError, Unsupported
 from ematix_flow.graph.connections import resolve_for_use
@@ -15,23 +15,29 @@ from ematix_flow.spec.pipelines import ConnectionRef, connection_label
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+StartSpark = Callable[[Sequence[str]], "SparkSession"]
+
 
 class World:
     """Opens nothing until asked.
 
-    ``spark`` starts the engine; it is called only by who needs Spark. ``failure`` turns what Spark
-    raises into an error of ours.
+    ``spark`` starts the engine with the groups of jars that it is given; it is called only by who needs
+    Spark. ``failure`` turns what Spark raises into an error of ours.
     """
 
-    def __init__(
-        self, spark: Callable[[], SparkSession], failure: Callable[[Exception, str], FlowError]
-    ) -> None:
+    def __init__(self, spark: StartSpark, failure: Callable[[Exception, str], FlowError]) -> None:
         self._start_spark = spark
         self._failure = failure
         self._backends: dict[Any, Backend] = {}
 
     def spark(self) -> SparkSession:
-        return self._start_spark()
+        """The session, with what all backends need that were opened so far."""
+        backends = list(self._backends.values())
+        session = self._start_spark(sorted({group for each in backends for group in each.jar_groups}))
+        for backend in backends:
+            for key, value in backend.spark_conf().items():
+                session.conf.set(key, value)
+        return session
 
     @contextmanager
     def spark_errors(self, what: str) -> Iterator[None]:
@@ -65,4 +71,6 @@ class World:
             raise Unsupported(
                 f"connection {connection_label(reference)!r} ({backend.kind}) is no batch target"
             )
+        if isinstance(target, SparkTarget):
+            target.use_spark(self.spark, self.spark_errors)
         return target

@@ -14,10 +14,10 @@ from ematix_flow.backends.objectstore.places import (
     foreign_format,
     is_hidden,
     other_folders,
-    segments,
 )
 from ematix_flow.backends.objectstore.tablestate import TableState
 from ematix_flow.backends.objectstore.versions import current_version
+from ematix_flow.backends.stores.folders import segments
 from ematix_flow.errors import SourceFailed, did_you_mean
 from ematix_flow.spec.connections import format_from_path
 

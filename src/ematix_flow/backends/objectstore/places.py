@@ -15,14 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ematix_flow.backends.stores.folders import table_folder
 from ematix_flow.errors import PlanError
 from ematix_flow.spec.connections import format_from_path
 from ematix_flow.spec.tables import TableSpec
 
 HIDDEN = ".ematix_flow"
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-
-_MAX_SEGMENT_BYTES = 255
 
 
 def absolute_root(path: str) -> Path:
@@ -35,23 +34,6 @@ def stem(*names: str) -> str:
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", names[0]).strip("-")[:60]
     digest = hashlib.sha256(json.dumps(names).encode("ascii")).hexdigest()[:16]
     return f"{readable or 'table'}-{digest}"
-
-
-def segments(name: str) -> tuple[str, ...]:
-    """The folders that a name means; ``events/raw`` is two. ValueError says why a name cannot be one."""
-    parts = tuple(name.removesuffix("/").split("/"))
-    for part in parts:
-        if not part:
-            raise ValueError("it has an empty part")
-        if part in (".", ".."):
-            raise ValueError("it would lead out of the connection's folder")
-        if part.startswith("."):
-            raise ValueError("a name that begins with a dot is hidden from readers")
-        if any(ord(character) < 32 for character in part):
-            raise ValueError("it holds a control character")
-        if len(part.encode("utf-8", "surrogatepass")) > _MAX_SEGMENT_BYTES:
-            raise ValueError(f"it is longer than the {_MAX_SEGMENT_BYTES} bytes that a file system keeps")
-    return parts
 
 
 @dataclass(frozen=True)
@@ -93,17 +75,7 @@ class Place:
 
 def place_of(root: Path, table: TableSpec) -> Place:
     """The place of a declared table; PlanError for a name that cannot be a folder."""
-    parts: list[str] = []
-    for name in filter(None, (table.schema, table.name)):
-        try:
-            parts.extend(segments(name))
-        except ValueError as error:
-            raise PlanError(
-                f"{name!r} cannot be the name of a folder of files: {error}",
-                where=table.where,
-                next_step="choose another schema, name or prefix",
-            ) from error
-    return Place(root, tuple(parts))
+    return Place(root, table_folder(table))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ematix_flow.backends.base import SparkSource
 from ematix_flow.backends.objectstore.catalog import FilesCatalog, ReadableTable
@@ -21,7 +21,7 @@ from ematix_flow.backends.objectstore.filelayout import CsvDialect, FileLayout
 from ematix_flow.backends.objectstore.partitions import partition_columns
 from ematix_flow.backends.objectstore.places import DataFile
 from ematix_flow.backends.objectstore.readers import csv_first_record
-from ematix_flow.backends.objectstore.tablenames import place_tables, quoted
+from ematix_flow.backends.query_tables import chosen_columns, query_frame, quoted
 from ematix_flow.errors import SourceFailed
 from ematix_flow.spec.tables import ColumnSpec
 
@@ -54,25 +54,10 @@ class LocalFilesSource(SparkSource):
         self._inferred: dict[object, dict[str, str]] = {}  # a query is planned and run: infer once
 
     def table_query(self, table: str, columns: Sequence[tuple[str, str]]) -> str:
-        source = ".".join(quoted(part) for part in table.split("."))
-        chosen = ", ".join(f"{quoted(column)} AS {quoted(alias)}" for alias, column in columns)
-        return f"SELECT {chosen or '*'} FROM {source}"
+        return chosen_columns(table, columns)
 
     def frame(self, spark: SparkSession, sql: str) -> DataFrame:
-        """The SQL as a DataFrame. What Spark itself says against it is not caught here."""
-        from pyspark.errors import ParseException
-
-        placed = place_tables(sql)
-        if placed is None or not placed.tables:
-            return spark.sql(sql)
-        frames: dict[str, Any] = {
-            name: self._read(spark, self._catalog.find(table)) for name, table in placed.tables.items()
-        }
-        try:
-            return spark.sql(placed.sql, None, **frames)
-        except ParseException:
-            spark.sql(sql)  # says the same of the text as the user wrote it, with its positions
-            raise
+        return query_frame(spark, sql, lambda name: self._read(spark, self._catalog.find(name)))
 
     # -------------------------------------------------------------- one table
 

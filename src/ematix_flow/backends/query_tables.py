@@ -6,9 +6,9 @@ at the positions where the parser found them. Names of common table expressions 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlglot
 from sqlglot import exp
@@ -16,6 +16,9 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import traverse_scope
 
 from ematix_flow.errors import SourceFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 Name = tuple[str, ...]
 
@@ -67,6 +70,31 @@ def place_tables(sql: str) -> Placed | None:
             edits.append(_Edit(at, at, f" AS {quoted(name[-1])}"))
     edits += _unqualified_columns(query, named)
     return Placed(_edited(sql, edits), {placeholder: name for name, placeholder in placeholders.items()})
+
+
+def query_frame(spark: SparkSession, sql: str, read: Callable[[Name], DataFrame]) -> DataFrame:
+    """The SQL as a DataFrame over the tables that ``read`` finds.
+
+    What Spark itself says against the SQL is not caught here. Nothing is left in the session's catalog.
+    """
+    from pyspark.errors import ParseException
+
+    placed = place_tables(sql)
+    if placed is None or not placed.tables:
+        return spark.sql(sql)
+    frames: dict[str, Any] = {name: read(table) for name, table in placed.tables.items()}
+    try:
+        return spark.sql(placed.sql, None, **frames)
+    except ParseException:
+        spark.sql(sql)  # says the same of the text as the user wrote it, with its positions
+        raise
+
+
+def chosen_columns(table: str, columns: Sequence[tuple[str, str]]) -> str:
+    """SELECT of ``(alias, source column)`` pairs from a table, everything quoted."""
+    source = ".".join(quoted(part) for part in table.split("."))
+    chosen = ", ".join(f"{quoted(column)} AS {quoted(alias)}" for alias, column in columns)
+    return f"SELECT {chosen or '*'} FROM {source}"
 
 
 def quoted(name: str) -> str:

@@ -1,0 +1,132 @@
+"""Delta tables as the lake's core sees them: by path, one commit a statement, the commit's token in its log.
+
+A commit carries our number of it as ``txn`` of the table, so that Delta itself refuses one that is there
+already, and lets of two at once only one through.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from ematix_flow.backends.lake.actions import Changes, fresh_view, merge_sql
+from ematix_flow.backends.lake.dialect import LakeDialect
+from ematix_flow.backends.lake.journal import Commit
+from ematix_flow.backends.lake.table import LakeFormat, Snapshot
+from ematix_flow.backends.stores.base import Store
+from ematix_flow.backends.stores.folders import table_folder
+from ematix_flow.backends.table_plans import column_definition
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.strategies.sql import identifier
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_APPLICATION = "ematix_flow"
+_LOG = "_delta_log"
+_LOOKED_AT = 30  # the newest commits are looked at in the log itself, older ones by its history
+_WRITE = "spark.databricks.delta.write"
+_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_UNMAPPED = re.compile(r"[ ,;{}()\n\t=]")  # Delta keeps such names only apart from the files' own
+
+
+class DeltaFormat(LakeFormat):
+    name = "Delta Lake"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._dialect = LakeDialect()
+
+    def table(self, table: TableSpec) -> exp.Table:
+        return exp.Table(this=identifier(self._uri(table)), db=identifier("delta"))
+
+    def folder(self, spark: SparkSession, table: TableSpec) -> tuple[Store, str]:
+        return self._store, "/".join(table_folder(table))
+
+    def _uri(self, table: TableSpec) -> str:
+        return self._store.uri("/".join(table_folder(table)))
+
+    def _versions(self, table: TableSpec) -> list[int]:
+        names = self._store.names(f"{'/'.join(table_folder(table))}/{_LOG}")
+        return sorted(int(name[:-5]) for name in names if re.fullmatch(r"\d{20}\.json", name))
+
+    def snapshot(self, spark: SparkSession, table: TableSpec) -> Snapshot | None:
+        versions = self._versions(table)
+        if not versions:
+            return None
+        version = str(versions[-1])
+        return Snapshot(version, self._read(spark, table, version).schema)
+
+    def frame(self, spark: SparkSession, table: TableSpec, snapshot: Snapshot) -> DataFrame:
+        return self._read(spark, table, snapshot.version)
+
+    def _read(self, spark: SparkSession, table: TableSpec, version: str) -> DataFrame:
+        return spark.read.format("delta").option("versionAsOf", version).load(self._uri(table))
+
+    def partitions(self, spark: SparkSession, table: TableSpec) -> tuple[str, ...]:
+        detail = spark.sql(f"DESCRIBE DETAIL {self._dialect.render(self.table(table))}")
+        return tuple(detail.select("partitionColumns").collect()[0][0])
+
+    def create_sql(self, table: TableSpec, partition_by: Sequence[str]) -> str:
+        lines = [column_definition(self._dialect, item) for item in table.columns]
+        name = self._dialect.render(self.table(table))
+        sql = f"CREATE TABLE IF NOT EXISTS {name} (\n  " + ",\n  ".join(lines) + "\n) USING delta"
+        if partition_by:
+            sql += f" PARTITIONED BY ({', '.join(self._dialect.quote(n) for n in partition_by)})"
+        if any(_UNMAPPED.search(item.name) for item in table.columns):
+            sql += " TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+        return sql
+
+    # -------------------------------------------------------------- commits
+
+    def append(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
+        self._save(table, rows, commit, "append")
+
+    def replace(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
+        self._save(table, rows, commit, "overwrite")
+
+    def _save(self, table: TableSpec, rows: DataFrame, commit: Commit, mode: str) -> None:
+        rows.write.format("delta").mode(mode).options(
+            txnAppId=_APPLICATION, txnVersion=commit.number, userMetadata=commit.token
+        ).save(self._uri(table))
+
+    def merge(self, spark: SparkSession, table: TableSpec, changes: Changes, commit: Commit) -> None:
+        view = fresh_view("changes")
+        changes.frame.createOrReplaceTempView(view)
+        with _carrying(spark, commit):
+            spark.sql(merge_sql(self._dialect, self.table(table), view, changes))
+        spark.catalog.dropTempView(view)
+
+    def has_commit(self, spark: SparkSession, table: TableSpec, token: str) -> bool:
+        folder, versions = "/".join(table_folder(table)), self._versions(table)
+        for version in reversed(versions[-_LOOKED_AT:]):
+            if token in self._store.read(f"{folder}/{_LOG}/{version:020d}.json").split("\n", 1)[0]:
+                return True
+        if len(versions) <= _LOOKED_AT:
+            return False
+        history = spark.sql(f"DESCRIBE HISTORY {self._dialect.render(self.table(table))}")
+        return history.where(history["userMetadata"] == token).limit(1).count() > 0
+
+    def is_conflict(self, error: Exception) -> bool:
+        return "DELTA_CONCURRENT" in str(error) or "io.delta.exceptions.Concurrent" in str(error)
+
+
+@contextmanager
+def _carrying(spark: SparkSession, commit: Commit) -> Iterator[None]:
+    """What the next statement of the session commits carries the number and the token."""
+    told = {
+        f"{_WRITE}.txnAppId": _APPLICATION,
+        f"{_WRITE}.txnVersion": str(commit.number),
+        _METADATA: commit.token,
+    }
+    for key, value in told.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in told:
+            spark.conf.unset(key)

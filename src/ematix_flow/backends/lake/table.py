@@ -1,0 +1,74 @@
+"""What a table format brings: where a table is, what it looks like, and its one commit."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from ematix_flow.backends.lake.actions import Changes
+from ematix_flow.backends.lake.journal import Commit
+from ematix_flow.backends.stores.base import Store
+from ematix_flow.spec.tables import TableSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A table at one moment. ``version`` is the format's own name of it."""
+
+    version: str
+    schema: StructType
+    partition_by: tuple[str, ...] = ()
+
+
+class LakeFormat(ABC):
+    """One table format under one connection. Every method takes the session it works in."""
+
+    name: str  # as a person knows it
+
+    @abstractmethod
+    def table(self, table: TableSpec) -> exp.Table:
+        """How SQL names it. PlanError for a name that cannot be one."""
+
+    @abstractmethod
+    def folder(self, spark: SparkSession, table: TableSpec) -> tuple[Store, str]:
+        """Where the table lies, also before it is there: a store and the folder in it."""
+
+    @abstractmethod
+    def snapshot(self, spark: SparkSession, table: TableSpec) -> Snapshot | None:
+        """The table as it is now; None when there is none."""
+
+    @abstractmethod
+    def frame(self, spark: SparkSession, table: TableSpec, snapshot: Snapshot) -> DataFrame:
+        """Its rows at that moment."""
+
+    @abstractmethod
+    def create_sql(self, table: TableSpec, partition_by: Sequence[str]) -> str:
+        """The statement that makes the table, safe when it is there."""
+
+    @abstractmethod
+    def append(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
+        """Add rows in one commit."""
+
+    @abstractmethod
+    def replace(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
+        """Put these rows in the place of all others, in one commit."""
+
+    @abstractmethod
+    def merge(self, spark: SparkSession, table: TableSpec, changes: Changes, commit: Commit) -> None:
+        """Carry out the changes in one commit."""
+
+    @abstractmethod
+    def has_commit(self, spark: SparkSession, table: TableSpec, token: str) -> bool:
+        """Whether one of the table's commits carries the token."""
+
+    @abstractmethod
+    def is_conflict(self, error: Exception) -> bool:
+        """Whether a commit failed because another writer was first: then nothing of it was done."""

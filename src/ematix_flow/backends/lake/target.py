@@ -1,0 +1,280 @@
+"""A lake as a target: the commit protocol over tables that Spark writes."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from ematix_flow import faults
+from ematix_flow.backends.alterations import altered
+from ematix_flow.backends.base import (
+    Applied,
+    LedgerEntry,
+    LiveTable,
+    Load,
+    SameDatabaseRows,
+    SparkTarget,
+    StagedRows,
+    Staging,
+    TableChange,
+    TablePlan,
+)
+from ematix_flow.backends.lake.companion import with_lifetime
+from ematix_flow.backends.lake.dialect import LakeDialect
+from ematix_flow.backends.lake.journal import Journal, open_journal
+from ematix_flow.backends.lake.loading import LakeLoad
+from ematix_flow.backends.lake.session import SparkSqlSession
+from ematix_flow.backends.lake.staging import STAGING, LakeStaging
+from ematix_flow.backends.lake.table import LakeFormat, Snapshot
+from ematix_flow.backends.relational import RelationalTarget
+from ematix_flow.backends.sql_session import SqlSession
+from ematix_flow.backends.stores.base import Store
+from ematix_flow.backends.table_diff import TableDiff
+from ematix_flow.backends.table_plans import unique_groups
+from ematix_flow.errors import TargetFailed, Unsupported
+from ematix_flow.spec.naming import distinct_name
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.spec.watermarks import Watermark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_TRIES = 5
+
+
+class LakeTarget(RelationalTarget, SparkTarget):
+    """``conf`` is what a session needs to reach the lake; staging and locks lie in ``store``."""
+
+    dialect: LakeDialect
+    transactional_ddl = False
+
+    def __init__(self, format: LakeFormat, store: Store, conf: Mapping[str, str]) -> None:
+        self.dialect = LakeDialect()
+        self._format, self._store, self._conf = format, store, conf
+        self._start: Callable[[], SparkSession] | None = None
+        self._errors: Callable[[str], AbstractContextManager[None]] | None = None
+        self._own: tuple[SparkSession, SparkSession] | None = None
+        self._beside: str | None = None
+        self._partition_by: tuple[str, ...] = ()
+
+    def use_spark(
+        self, spark: Callable[[], SparkSession], errors: Callable[[str], AbstractContextManager[None]]
+    ) -> None:
+        self._start, self._errors = spark, errors
+
+    def spark(self) -> SparkSession:
+        """A session of this target's own: its views and settings are seen by nobody else."""
+        assert self._start is not None, "use_spark comes first"
+        started = self._start()
+        if self._own is None or self._own[0] is not started:
+            own = started.newSession()
+            for key, value in self._conf.items():
+                own.conf.set(key, value)
+            self._own = started, own
+        return self._own[1]
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        assert self._errors is not None
+        with self._errors(what):
+            yield
+
+    # -------------------------------------------------------------- tables
+
+    @contextmanager
+    def session(self) -> Iterator[SqlSession]:
+        with self._told(f"asking {self._format.name}"):
+            yield SparkSqlSession(self.spark())
+
+    def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
+        self.name_table(table)
+        snapshot = self._format.snapshot(self.spark(), table)
+        return None if snapshot is None else self._live(table, snapshot)
+
+    def name_table(self, table: TableSpec) -> None:
+        """Let the dialect know how SQL names it."""
+        named = {(table.schema, table.name): self._format.table(table)}
+        companion = table.companion()
+        self._beside = companion.name if companion is not None else None
+        if companion is not None:
+            named[companion.schema, companion.name] = self._format.table(companion)
+        self.dialect.know(named)
+
+    def _live(self, table: TableSpec, snapshot: Snapshot) -> LiveTable:
+        """Lakes keep no keys: the declared ones are taken for granted, and a load keeps them."""
+        columns, native = [], {}
+        for field in snapshot.schema.fields:
+            shown = field.dataType.simpleString().upper()
+            native[field.name] = shown
+            found = self.dialect.canonical_type(shown) or DataType("json")
+            columns.append(ColumnSpec(field.name, found, nullable=field.nullable))
+        keyed = table.with_load_columns()
+        return LiveTable(tuple(columns), keyed.primary_key, unique_groups(keyed), native)
+
+    def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
+        return []
+
+    def create_sql(self, table: TableSpec) -> str:
+        stored = with_lifetime(table) if table.name == self._beside else table
+        partition_by = [name for name in self._partition_by if name in table.column_names]
+        return self._format.create_sql(stored, partition_by)
+
+    def alterations(self, session: SqlSession, diff: TableDiff) -> list[TableChange]:
+        """Keys are no business of a lake."""
+        return [c for c in altered(self.dialect, diff) if c.action not in ("change_key", "add_unique")]
+
+    def change_table(self, table: TableSpec, plan: TablePlan) -> None:
+        """There is nothing to make ahead: the journal lies beside the table."""
+        session = SparkSqlSession(self.spark()) if plan.changes else None
+        for change in plan.changes:
+            assert session is not None
+            session.execute(change.sql)
+
+    # -------------------------------------------------------------- lock, ledger, watermark
+
+    def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> AbstractContextManager[None]:
+        return self._store.lock(pipeline, target, run_id)
+
+    def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
+        journal = self._journal_of(pipeline, target)
+        return journal.watermark(pipeline, target, column) if journal is not None else None
+
+    def ledger(
+        self, pipeline: str, target: str, *, run_id: str | None = None, limit: int = 100
+    ) -> list[LedgerEntry]:
+        journal = self._journal_of(pipeline, target)
+        if journal is None:
+            return []
+        entries = journal.entries(pipeline, target)
+        return list(islice((e for e in entries if run_id is None or e.run_id == run_id), limit))
+
+    def _journal_of(self, pipeline: str, target: str) -> Journal | None:
+        """The journal of the table that a pipeline's target is; its last load has left a note of it."""
+        table = self._remembered(pipeline, target)
+        return self._journal(table) if table is not None else None
+
+    def _journal(self, table: TableSpec) -> Journal:
+        with self._told(f"reading the journal of {table.label}"):
+            spark = self.spark()
+            store, folder = self._format.folder(spark, table)
+            return open_journal(store, folder, lambda token: self._format.has_commit(spark, table, token))
+
+    def _note_of(self, pipeline: str, target: str) -> str:
+        return f".ematix_flow/targets/{distinct_name(pipeline, target)}"
+
+    def _remember(self, load: Load) -> None:
+        note = self._note_of(load.pipeline, load.target)
+        text = json.dumps({"schema": load.table.schema, "name": load.table.name})
+        names = self._store.names(note)
+        newest = names[-1] if names else "0"
+        if names and self._store.read(f"{note}/{newest}") == text:
+            return
+        self._store.create(f"{note}/{int(newest) + 1:06d}", text)
+
+    def _remembered(self, pipeline: str, target: str) -> TableSpec | None:
+        note = self._note_of(pipeline, target)
+        names = self._store.names(note)
+        if not names:
+            return None
+        found = json.loads(self._store.read(f"{note}/{names[-1]}"))
+        return TableSpec(found["schema"], found["name"], (ColumnSpec("_", DataType("text")),))
+
+    # -------------------------------------------------------------- staging and apply
+
+    def create_staging(self, load: Load, schema: pa.Schema) -> LakeStaging:
+        attempt = f"{load.run_id.hex[:12]}-{uuid.uuid4().hex[:8]}"
+        if not load.dry_run:
+            self._remember(load)
+        folder = f"{STAGING}/{distinct_name(load.pipeline, load.target)}/{attempt}"
+        return LakeStaging(self._store, folder, load.table)
+
+    def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
+        raise NotImplementedError("a lake reads its staging as a frame")
+
+    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:
+        if isinstance(rows, SameDatabaseRows):
+            raise Unsupported("a lake computes rows on Spark, never by itself", state="nothing was touched")
+        self.name_table(load.table)
+        with self._told(f"loading {load.target}"):
+            if load.dry_run:
+                return self._rehearse(load, rows)
+            for attempt in range(1, _TRIES + 1):
+                try:
+                    return self._apply(load, rows)
+                except Exception as error:
+                    if not self._format.is_conflict(error):
+                        raise
+                    if attempt == _TRIES:
+                        raise TargetFailed(
+                            f"other writers changed {load.table.label} during each of {_TRIES} tries",
+                            state=f"{load.table.label} holds nothing of this load",
+                            next_step="run it again when they are done",
+                        ) from error
+                    time.sleep(0.2 * 2**attempt)
+        raise AssertionError("unreachable")
+
+    def _apply(self, load: Load, rows: StagedRows) -> Applied:
+        spark = self.spark()
+        store, folder = self._format.folder(spark, load.table)
+        with store.table_lock(folder):
+            faults.point("apply.began")
+            journal = self._journal(load.table)
+            work = self._load(spark, load, journal, rows)
+            try:
+                computed = work.compute()
+                return work.commit(computed, lambda: self._change(load))
+            finally:
+                work.release()
+
+    def _rehearse(self, load: Load, rows: StagedRows) -> Applied:
+        work = self._load(self.spark(), load, self._journal(load.table), rows)
+        try:
+            return work.compute().applied
+        finally:
+            work.release()
+
+    def _load(self, spark: SparkSession, load: Load, journal: Journal, rows: StagedRows) -> LakeLoad:
+        staging = _ours(rows.staging)
+        staged = sum(part.rows for part in rows.parts)
+        return LakeLoad(spark, self._format, load, journal, _staged_frame(spark, staging, rows), staged)
+
+    def _change(self, load: Load) -> None:
+        session = SparkSqlSession(self.spark())
+        self._partition_by = load.partition_by
+        self.change(session, load)
+
+    def drop_staging(self, staging: Staging) -> None:
+        ours = _ours(staging)
+        ours.store.remove_tree(ours.folder)
+
+    def sweep(self, pipeline: str, target: str) -> list[str]:
+        folder = f"{STAGING}/{distinct_name(pipeline, target)}"
+        return [f"staging {folder}"] if self._store.remove_tree(folder) else []
+
+    def run_sql(self, sql: str) -> int:
+        with self._told("a statement after the load"):
+            self.spark().sql(sql)
+        return 0
+
+
+def _staged_frame(spark: SparkSession, staging: LakeStaging, rows: StagedRows) -> DataFrame:
+    from ematix_flow.backends.lake.loading import conformed
+
+    paths = staging.paths(rows.parts)
+    if not paths:
+        return conformed(spark, None, staging.table)
+    return conformed(spark, spark.read.parquet(*paths), staging.table)
+
+
+def _ours(staging: Staging) -> LakeStaging:
+    assert isinstance(staging, LakeStaging)
+    return staging
