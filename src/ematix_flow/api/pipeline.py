@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.api import options
-from ematix_flow.api.target import Target, batch_table, build_target, names, normal_mode
+from ematix_flow.api.target import Target, batch_table, build_target, check_files_of, names, normal_mode
 from ematix_flow.errors import DeclarationError
 from ematix_flow.graph.registry import DeclaredPipeline, Registry, current_registry
 from ematix_flow.spec.location import SourceLocation, caller_location
@@ -16,6 +16,7 @@ from ematix_flow.spec.pipelines import (
     GUARANTEES,
     PATHS,
     ConnectionRef,
+    FileOptions,
     PipelineSpec,
     RetryPolicy,
     SourceSpec,
@@ -211,6 +212,8 @@ def pipeline(
     depends_on: Sequence[Any] | None = None,
     upstream_freshness_secs: float | None = None,
     retry: Mapping[str, Any] | RetryPolicy | None = None,
+    csv_read_options: Mapping[str, Any] | None = None,
+    json_read_options: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Pipeline]:
     """Declare a load. The function returns the source's SQL, or nothing with ``source_table=``."""
     where = caller_location()
@@ -232,6 +235,12 @@ def pipeline(
         lag,
         where,
     )
+    reading = FileOptions(
+        csv_read_options=tuple((csv_read_options or {}).items()),
+        json_read_options=tuple((json_read_options or {}).items()),
+    )
+    check_files_of(source_connection or target_connection or "default", reading, where)
+    source = dataclasses.replace(source, files=reading)
     defaults = TargetSpec(
         connection="default" if target_connection is None else target_connection,
         mode=normal_mode(mode, where),

@@ -6,7 +6,7 @@ import pytest
 
 from ematix_flow.backends.objectstore.csvtypes import column_types, fact_expressions
 from ematix_flow.backends.objectstore.spark import LocalFilesSource
-from ematix_flow.backends.objectstore.tablenames import place_tables
+from ematix_flow.backends.query_tables import place_tables
 from ematix_flow.errors import SourceFailed
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ematix_flow.backends.objectstore.tablenames import quoted
+from ematix_flow.backends.query_tables import quoted
 
 _EXACT_DIGITS = 15  # what a double holds of any decimal
 _MAX_DIGITS = 38
