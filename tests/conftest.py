@@ -16,6 +16,7 @@ import pytest
 from tests.services import mariadb as mariadb_service
 from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
+from tests.services import s3 as s3_service
 from tests.services.mysql_server import MySQLServer
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ MARKS = {
     "mariadb_database": "mariadb",
     "mysql": "mysql",
     "mysql_database": "mysql",
+    "s3": "s3",
+    "s3_bucket": "s3",
 }
 
 
@@ -72,7 +75,7 @@ def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     home = tmp_path.with_name(f"{tmp_path.name}-home")
     home.mkdir()
     for name in list(os.environ):
-        if name.startswith(("EMATIX_FLOW_", "XDG_")):
+        if name.startswith(("EMATIX_FLOW_", "XDG_", "AWS_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("EMATIX_FLOW_STATE", str(home / "state"))
@@ -144,3 +147,19 @@ def mysql_database(mysql: MySQLServer, request: pytest.FixtureRequest) -> Iterat
     """The URL of an empty database that only this test uses."""
     with mysql.own_database(request.node.name) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[s3_service.S3Server]:
+    """The S3 server of this test run."""
+    with s3_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_bucket(s3: s3_service.S3Server, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of an empty bucket that only this test uses."""
+    s3.start()
+    name = s3.create_bucket(request.node.name)
+    yield name
+    s3.drop_bucket(name)

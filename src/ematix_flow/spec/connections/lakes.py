@@ -25,10 +25,12 @@ class _LocalConnection(Connection):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class _S3Connection(Connection):
+class S3Connection(Connection):
     """A bucket. Without keys the default credential chain is used: environment, profile, role.
 
     ``endpoint`` is for servers that are not Amazon's; ``path_style`` is then true unless given.
+    ``anonymous`` sends requests without a signature, for public buckets; with ``requester_pays`` the one
+    who asks pays for the requests.
     """
 
     required: ClassVar[tuple[str, ...]] = ("bucket",)
@@ -44,6 +46,8 @@ class _S3Connection(Connection):
     path_style: bool | None = None
     verify_tls: bool = True
     ca_cert_path: str = ""
+    anonymous: bool = False
+    requester_pays: bool = False
 
     @classmethod
     def fields_from_url(cls, url: UrlPieces) -> dict[str, object]:
@@ -60,6 +64,8 @@ class _S3Connection(Connection):
             raise self._wrong("session_token is given without access_key_id")
         if self.profile and self.access_key_id:
             raise self._wrong("give profile or access keys, not both")
+        if self.anonymous and (self.profile or self.access_key_id):
+            raise self._wrong("give anonymous or credentials, not both")
         if self.endpoint and not has_reference(self.endpoint) and "://" not in self.endpoint:
             raise self._wrong("endpoint needs http:// or https://", next_step='write  endpoint = "https://…"')
 
@@ -80,7 +86,7 @@ class DeltaLocalConnection(_LocalConnection):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class DeltaS3Connection(_S3Connection):
+class DeltaS3Connection(S3Connection):
     """Delta tables under a prefix of a bucket."""
 
     kind: ClassVar[str] = "delta_s3"
@@ -104,7 +110,7 @@ class ObjectStoreLocalConnection(_LocalConnection):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ObjectStoreS3Connection(_S3Connection):
+class ObjectStoreS3Connection(S3Connection):
     """Files under a prefix of a bucket. Without a ``format`` the prefix's extension says it, else Parquet."""
 
     kind: ClassVar[str] = "object_store_s3"
