@@ -22,7 +22,7 @@ from tests.services.mysql_server import MySQLServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LAKES = ("delta", "iceberg")  # all that any test needs: more jars later would mean another start
+LAKES = ("delta", "iceberg", "s3")  # all that any test needs: more jars later would mean another start
 UNIT = Path(__file__).parent / "unit"
 # What a test needs shows in its fixtures; the marks follow, so that  -m "not spark"  is always right.
 MARKS = {
