@@ -19,6 +19,13 @@ from ematix_flow.spec.connections import Connection, DeltaLocalConnection
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_CONF = {
+    # the log of a table is small beside its data: 50 tasks, Delta's default, cost seconds on few cores
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # what a MERGE takes is computed and kept before it begins
+    "spark.databricks.delta.merge.materializeSource": "none",
+}
+
 
 class DeltaSource(SparkSource):
     """Tables under one root, read by Spark: ``FROM sales.orders`` is the folder ``sales/orders``."""
@@ -68,7 +75,7 @@ class DeltaBackend(Backend):
         return LocalStore(os.path.abspath(os.path.expanduser(self.connection.path)))
 
     def spark_conf(self) -> Mapping[str, str]:
-        return {}
+        return _CONF
 
     def check(self) -> str:
         return f"Delta tables in {self.store.check()}"

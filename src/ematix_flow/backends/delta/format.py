@@ -58,14 +58,18 @@ class DeltaFormat(LakeFormat):
         versions = self._versions(table)
         if not versions:
             return None
-        version = str(versions[-1])
-        return Snapshot(version, self._read(spark, table, version).schema)
+        return Snapshot(str(versions[-1]), self._read(spark, table).schema)
 
     def frame(self, spark: SparkSession, table: TableSpec, snapshot: Snapshot) -> DataFrame:
-        return self._read(spark, table, snapshot.version)
+        # not by its version: Delta keeps the newest state of a table at hand, and works out any other anew
+        return self._read(spark, table)
 
-    def _read(self, spark: SparkSession, table: TableSpec, version: str) -> DataFrame:
-        return spark.read.format("delta").option("versionAsOf", version).load(self._uri(table))
+    def is_current(self, spark: SparkSession, table: TableSpec, snapshot: Snapshot | None) -> bool:
+        versions = self._versions(table)
+        return str(versions[-1]) == snapshot.version if snapshot and versions else not (snapshot or versions)
+
+    def _read(self, spark: SparkSession, table: TableSpec) -> DataFrame:
+        return spark.read.format("delta").load(self._uri(table))
 
     def partitions(self, spark: SparkSession, table: TableSpec) -> tuple[str, ...]:
         detail = spark.sql(f"DESCRIBE DETAIL {self._dialect.render(self.table(table))}")

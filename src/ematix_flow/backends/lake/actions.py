@@ -81,11 +81,11 @@ class _Pending:
 class StepRunner:
     """Carries out a strategy's steps on views, and collects what they do to tables.
 
-    ``work`` are the names of the work tables, ``tables`` the views that stand for stored tables.
+    ``work`` are the names of the work tables; in the folder ``scratch`` the changes are written down.
     """
 
-    def __init__(self, spark: SparkSession, dialect: LakeDialect, work: Sequence[str]) -> None:
-        self._spark, self._dialect = spark, dialect
+    def __init__(self, spark: SparkSession, dialect: LakeDialect, work: Sequence[str], scratch: str) -> None:
+        self._spark, self._dialect, self._scratch = spark, dialect, scratch
         self._session = SparkSqlSession(spark)
         self._work = set(work)
         self._filled: dict[str, DataFrame] = {}
@@ -107,14 +107,24 @@ class StepRunner:
             else:
                 self._collect(target.name, step.action, statement)
 
-    def changes(self, view: str) -> Changes | None:
-        """What the steps do to the table behind a view, counted; None when they leave it alone."""
+    def changes(self, view: str, inserted: int | None = None) -> Changes | None:
+        """What the steps do to the table behind a view, counted; None when they leave it alone.
+
+        It is written down first, so that what is counted is what is committed, whatever happens to a
+        worker meanwhile. Where all of it is so many rows to insert, ``inserted``, they are taken as they are.
+        """
         pending = self._pending.get(view)
         if pending is None:
             return None
-        frame = self._keep(_union(pending.frames))
-        counted = {row[0]: int(row[1]) for row in frame.groupBy(DO).count().collect()}
-        counts = {change.do: counted.get(change.do, 0) for change in pending.changes}
+        frame = _union(pending.frames)
+        if inserted is not None:
+            counts = {INSERT: inserted}
+        else:
+            path = f"{self._scratch}/{uuid.uuid4().hex}"
+            frame.write.parquet(path)
+            frame = self._spark.read.schema(frame.schema).parquet(path)
+            counted = {row[0]: int(row[1]) for row in frame.groupBy(DO).count().collect()}
+            counts = {change.do: counted.get(change.do, 0) for change in pending.changes}
         return Changes(tuple(pending.changes), pending.matched, frame, counts, pending.everything)
 
     def release(self) -> None:

@@ -31,7 +31,7 @@ from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.hashing import register_functions
 from ematix_flow.backends.lake.journal import Commit, Journal
 from ematix_flow.backends.lake.session import SparkSqlSession
-from ematix_flow.backends.lake.table import LakeFormat
+from ematix_flow.backends.lake.table import ChangedMeanwhile, LakeFormat
 from ematix_flow.backends.positions import batch_key, nothing_new, require_position
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.strategies.sql import column
@@ -51,7 +51,7 @@ class Computed:
 
 
 class LakeLoad:
-    """``rows`` are the staged rows, of which there are ``staged``."""
+    """``rows`` are the staged rows, of which there are ``staged``; ``scratch`` is a folder to write in."""
 
     def __init__(
         self,
@@ -61,9 +61,10 @@ class LakeLoad:
         journal: Journal,
         rows: DataFrame,
         staged: int,
+        scratch: str,
     ) -> None:
         self._spark, self._format, self._load, self._journal = spark, format, load, journal
-        self._rows, self._staged = rows, staged
+        self._rows, self._staged, self._scratch = rows, staged, scratch
         self._wanted = load.table.with_load_columns()
         self._snapshot = format.snapshot(spark, self._wanted)
         spec = load.table.companion()
@@ -101,11 +102,12 @@ class LakeLoad:
         incoming = replace(
             incoming_of(load, select),
             work={name: view_table(view) for name, view in work.items()},
-            into_empty=bool(work) and (self._snapshot is None or self._is_empty(target)),
+            into_empty=self._snapshot is None,
         )
-        runner = self._runner = StepRunner(spark, dialect, list(work.values()))
+        runner = self._runner = StepRunner(spark, dialect, list(work.values()), self._scratch)
         runner.run(STRATEGIES[load.mode](dialect, load.table, incoming))
-        changes = runner.changes(target)
+        as_they_are = not work and load.range is None
+        changes = runner.changes(target, inserted=rows_in if as_they_are else None)
         assert changes is not None
         counts = changes.totals()
         if changes.everything:
@@ -140,9 +142,6 @@ class LakeLoad:
         self._views.append(view)
         return view
 
-    def _is_empty(self, view: str) -> bool:
-        return not self._spark.table(view).limit(1).count()
-
     # ------------------------------------------------------------------ committing
 
     def commit(self, computed: Computed, change: Callable[[], None]) -> Applied:
@@ -158,6 +157,8 @@ class LakeLoad:
         self._journal.forget_left()
         self._journal.prepare(commit, self._entry(computed), applied.watermark)
         faults.point("apply.ledger_written")
+        if not self._format.is_current(self._spark, self._wanted, self._snapshot):
+            raise ChangedMeanwhile
         change()
         if self._companion is not None and computed.beside is not None:
             self._companion.write(computed.beside, commit)

@@ -28,6 +28,10 @@ class Snapshot:
     partition_by: tuple[str, ...] = ()
 
 
+class ChangedMeanwhile(Exception):
+    """Another writer committed to the table after it was read: the load is to be computed anew."""
+
+
 class LakeFormat(ABC):
     """One table format under one connection. Every method takes the session it works in."""
 
@@ -47,7 +51,11 @@ class LakeFormat(ABC):
 
     @abstractmethod
     def frame(self, spark: SparkSession, table: TableSpec, snapshot: Snapshot) -> DataFrame:
-        """Its rows at that moment."""
+        """Its rows at that moment, or at a later one: then `is_current` says so before anything is done."""
+
+    @abstractmethod
+    def is_current(self, spark: SparkSession, table: TableSpec, snapshot: Snapshot | None) -> bool:
+        """Whether nobody has committed to the table since; None is a table that is not there."""
 
     @abstractmethod
     def create_sql(self, table: TableSpec, partition_by: Sequence[str]) -> str:

@@ -32,7 +32,7 @@ from ematix_flow.backends.lake.journal import Journal, open_journal
 from ematix_flow.backends.lake.loading import LakeLoad
 from ematix_flow.backends.lake.session import SparkSqlSession
 from ematix_flow.backends.lake.staging import STAGING, LakeStaging
-from ematix_flow.backends.lake.table import LakeFormat, Snapshot
+from ematix_flow.backends.lake.table import ChangedMeanwhile, LakeFormat, Snapshot
 from ematix_flow.backends.relational import RelationalTarget
 from ematix_flow.backends.sql_session import SqlSession
 from ematix_flow.backends.stores.base import Store
@@ -211,7 +211,7 @@ class LakeTarget(RelationalTarget, SparkTarget):
                 try:
                     return self._apply(load, rows)
                 except Exception as error:
-                    if not self._format.is_conflict(error):
+                    if not isinstance(error, ChangedMeanwhile) and not self._format.is_conflict(error):
                         raise
                     if attempt == _TRIES:
                         raise TargetFailed(
@@ -245,7 +245,9 @@ class LakeTarget(RelationalTarget, SparkTarget):
     def _load(self, spark: SparkSession, load: Load, journal: Journal, rows: StagedRows) -> LakeLoad:
         staging = _ours(rows.staging)
         staged = sum(part.rows for part in rows.parts)
-        return LakeLoad(spark, self._format, load, journal, _staged_frame(spark, staging, rows), staged)
+        frame = _staged_frame(spark, staging, rows)
+        scratch = self._store.uri(f"{staging.folder}/changes")
+        return LakeLoad(spark, self._format, load, journal, frame, staged, scratch)
 
     def _change(self, load: Load) -> None:
         session = SparkSqlSession(self.spark())
