@@ -7,14 +7,9 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.backends.base import LiveTable, TableChange, TablePlan
 from ematix_flow.backends.objectstore.filelayout import CsvDialect
+from ematix_flow.backends.objectstore.homes import TableHome
 from ematix_flow.backends.objectstore.partitions import partition_columns
-from ematix_flow.backends.objectstore.places import (
-    DataFile,
-    Place,
-    data_files,
-    foreign_format,
-    other_folders,
-)
+from ematix_flow.backends.objectstore.places import DataFile, foreign_format
 from ematix_flow.backends.objectstore.readers import csv_first_record, file_schema
 from ematix_flow.errors import DeclarationError, SchemaMismatch
 from ematix_flow.spec.connections import format_from_path
@@ -28,28 +23,25 @@ _WHOLE = ("small_int", "integer", "big_int")
 _TEXTS = ("text", "string", "json", "jsonb", "uuid")
 
 
-def require_format(place: Place, there: str, format: str, example: str = "") -> None:
+def require_format(home: TableHome, there: str, format: str, example: str = "") -> None:
     """One folder, one format: a reader of the folder could not make sense of two."""
     if there != format:
         raise SchemaMismatch(
-            f"the folder {place.folder} holds {there} files{example}, "
-            f"and the connection's format is {format}",
+            f"the folder {home.shown} holds {there} files{example}, and the connection's format is {format}",
             next_step="choose another table, prefix or connection",
         )
 
 
-def users_files(place: Place, format: str) -> list[DataFile]:
+def users_files(home: TableHome, format: str) -> list[DataFile]:
     """The data files of a folder that we did not write; SchemaMismatch when it is no folder of one table."""
-    if not place.folder.is_dir():
-        return []
-    files = data_files(place.folder)
+    files = home.users_files()
     foreign = foreign_format(files, format)
     if foreign is not None:
-        require_format(place, str(format_from_path(foreign.name)), format, f" ({foreign.name})")
-    others = other_folders(place.folder)
+        require_format(home, str(format_from_path(foreign.name)), format, f" ({foreign.name})")
+    others = home.users_folders()
     if others:
         raise SchemaMismatch(
-            f"the folder {place.folder} holds folders that are no partitions: {', '.join(others[:5])}",
+            f"the folder {home.shown} holds folders that are no partitions: {', '.join(others[:5])}",
             next_step="choose another table or prefix: a table's folder holds data files alone",
         )
     return files

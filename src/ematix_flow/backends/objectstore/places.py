@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, Literal, Protocol
 
 from ematix_flow.backends.stores.folders import table_folder
 from ematix_flow.errors import PlanError
@@ -78,12 +79,29 @@ def place_of(root: Path, table: TableSpec) -> Place:
     return Place(root, table_folder(table))
 
 
+class FilePath(Protocol):
+    """Where a file lies: a path of this machine, or something that is opened like one."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def parent(self) -> object: ...
+
+    def open(self, mode: Literal["rb"]) -> BinaryIO: ...
+
+
 @dataclass(frozen=True)
 class DataFile:
     """A data file of a table; ``name`` is its path below the table's folder, partitions included."""
 
-    path: Path
+    path: FilePath
     name: str
+
+    @property
+    def on_disk(self) -> Path:
+        assert isinstance(self.path, Path), f"{self.path} is not on this machine"
+        return self.path
 
 
 def data_files(folder: Path) -> list[DataFile]:

@@ -105,7 +105,7 @@ def link_files(place: Place, files: Iterable[DataFile]) -> Path:
     for file in files:
         to = path / "data" / file.name
         to.parent.mkdir(parents=True, exist_ok=True)
-        link(file.path, to)
+        link(file.on_disk, to)
     faults.point("files.version_written")
     return path
 

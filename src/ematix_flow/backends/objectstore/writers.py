@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,11 +208,23 @@ class _OpenFile:
         return WrittenFile(self.name, self.rows, self.path.stat().st_size, highest)
 
 
+Finished = Callable[[Path, str], None]
+"""Called with each file that is finished, and its name below the table's folder."""
+
+
 class RollingFiles:
     """The files of one part: a new one when the last has grown to its size, one a partition."""
 
-    def __init__(self, folder: Path, prefix: str, layout: FileLayout, mark: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        prefix: str,
+        layout: FileLayout,
+        mark: str | None = None,
+        finished: Finished | None = None,
+    ) -> None:
         self._folder, self._prefix, self._layout = folder, prefix, layout
+        self._finished = finished
         self._mark = layout.column(mark) if mark is not None else None
         self._open: dict[str, _OpenFile] = {}  # by partition folder, the least recently used first
         self._done: list[WrittenFile] = []
@@ -249,7 +262,10 @@ class RollingFiles:
         return _OpenFile(self._folder, name, self._layout)
 
     def _finish(self, partition: str) -> None:
-        self._done.append(self._open.pop(partition).finish(self._mark))
+        file = self._open.pop(partition)
+        self._done.append(file.finish(self._mark))
+        if self._finished is not None:
+            self._finished(file.path, file.name)
 
     def _bound_memory(self) -> None:
         if sum(file.writer.waiting for file in self._open.values()) > BUFFERED_BYTES:
