@@ -110,6 +110,18 @@ class SparkSource(ABC):
     def frame(self, spark: SparkSession, sql: str) -> DataFrame:
         """The SQL as a DataFrame; the tables in it resolve under the connection."""
 
+    def reading(self, files: FileOptions) -> SparkSource:
+        """The same source, with its files read by these options."""
+        return self
+
+    def settings(self) -> Mapping[str, str]:
+        """What the session is set to while a frame of this source is computed."""
+        return {}
+
+    def size(self, sql: str) -> int | None:
+        """The bytes of all files that the SQL may read; None where that is not known."""
+        return None
+
 
 # ------------------------------------------------------------------ what a target tells the planner
 

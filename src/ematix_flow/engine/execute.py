@@ -184,7 +184,7 @@ class TargetRun:
 
 
 def source_of(plan: Plan, world: World) -> BatchSource | SparkSource:
-    return world.source(source_reference(plan.pipeline))
+    return world.source(source_reference(plan.pipeline), plan.pipeline.source.files)
 
 
 def load_of(plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, batch_key: str, dry_run: bool) -> Load:

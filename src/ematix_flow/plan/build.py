@@ -38,7 +38,9 @@ from ematix_flow.plan.source_sql import source_reference, source_sql
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.tuning import Shape, choose, machine_cores, value
 from ematix_flow.plan.world import World
+from ematix_flow.spec.files import check_file_options, check_place
 from ematix_flow.spec.pipelines import (
+    FileOptions,
     PipelineSpec,
     TargetSpec,
     connection_label,
@@ -83,7 +85,8 @@ def _build(declared: DeclaredPipeline, world: World, cores: int, without: Collec
     backend = world.backend(reference)
     for target in spec.targets:  # so that Spark, once it is started, has the jars of all of them
         world.backend(target.connection)
-    reader = world.source(reference)
+    _check_files(spec, world)
+    reader = world.source(reference, spec.source.files)
     asked = source_sql(declared, world, reader)
     sql = asked.text
     if isinstance(reader, SparkSource):
@@ -105,6 +108,18 @@ def _build(declared: DeclaredPipeline, world: World, cores: int, without: Collec
         targets, shared = share_read(sql, targets, ranges, computed_name(spec.name, spec.targets[0].label))
     post = tuple(RunPostTransform(step, index) for index, step in enumerate(spec.transforms_post))
     return Plan(spec, connection_label(reference), backend.kind, sql, columns, targets, post, shared)
+
+
+def _check_files(spec: PipelineSpec, world: World) -> None:
+    """What is about files against connections that are known now: the declaration may have known a name."""
+    source = world.backend(source_reference(spec)).connection
+    if spec.source.files != FileOptions():
+        check_file_options(getattr(source, "format", None), spec.source.files, spec.where)
+    for target in spec.targets:
+        connection = world.backend(target.connection).connection
+        check_place(connection.kind, target.prefix, target.partition_by, spec.where)
+        if target.files != FileOptions():
+            check_file_options(getattr(connection, "format", None), target.files, spec.where)
 
 
 def _between(spec: PipelineSpec, target: TargetSpec, source: _Source, world: World) -> Between:

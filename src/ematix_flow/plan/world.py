@@ -10,7 +10,7 @@ from ematix_flow.backends.base import Backend, BatchSource, SparkSource, SparkTa
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import FlowError, Unsupported
 from ematix_flow.graph.connections import resolve_for_use
-from ematix_flow.spec.pipelines import ConnectionRef, connection_label
+from ematix_flow.spec.pipelines import ConnectionRef, FileOptions, connection_label
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,14 +55,15 @@ class World:
             self._backends[key] = open_backend(resolve_for_use(reference))
         return self._backends[key]
 
-    def source(self, reference: ConnectionRef) -> BatchSource | SparkSource:
+    def source(self, reference: ConnectionRef, files: FileOptions | None = None) -> BatchSource | SparkSource:
+        """``files`` say how files are read, where the source is made of some."""
         backend = self.backend(reference)
         source = backend.source()
         if source is None:
             raise Unsupported(
                 f"connection {connection_label(reference)!r} ({backend.kind}) is no batch source"
             )
-        return source
+        return source.reading(files) if isinstance(source, SparkSource) and files is not None else source
 
     def target(self, reference: ConnectionRef) -> Target:
         backend = self.backend(reference)

@@ -74,7 +74,7 @@ def preview(declared: DeclaredPipeline, spark: StartSpark, rows: int) -> Preview
     world = open_world(spark)
     plan = build_plan(declared, world)
     reference = source_reference(declared.spec)
-    source = world.source(reference)
+    source = world.source(reference, declared.spec.source.files)
     if isinstance(source, SparkSource):
         with world.spark_errors(f"the source SQL of {declared.spec.name!r}"):
             frame = source.frame(world.spark(), plan.source_sql).limit(rows)

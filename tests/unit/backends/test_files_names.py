@@ -100,6 +100,43 @@ def test_partition_folders_belong_to_a_table_and_markers_do_not(tmp_path: Path) 
     assert [file.name for file in catalog.find(("events",)).files] == ["day=1/a.parquet"]
 
 
+def test_a_file_is_named_with_its_extension_in_quotes_or_without(tmp_path: Path) -> None:
+    catalog = lake(tmp_path, "one.parquet", "shop/two.parquet")
+    assert [file.name for file in catalog.find(("one", "parquet")).files] == ["one.parquet"]
+    assert [file.name for file in catalog.find(("shop", "two", "parquet")).files] == ["two.parquet"]
+
+
+def test_folders_of_dates_are_parts_of_a_table_and_others_are_not(tmp_path: Path) -> None:
+    catalog = lake(
+        tmp_path,
+        "events/2026/11/15/a.parquet",
+        "events/2026/11/16/b.parquet",
+        "events/archive/c.parquet",
+        "daily/2026-11-15/d.parquet",
+        "out.parquet/part-0.parquet",
+    )
+    found = catalog.find(("events",))
+    assert [file.name for file in found.files] == ["2026/11/15/a.parquet", "2026/11/16/b.parquet"]
+    assert (found.nested, found.whole_folder) == (True, False)
+    assert [file.name for file in catalog.find(("daily",)).files] == ["2026-11-15/d.parquet"]
+    assert [file.name for file in catalog.find(("out",)).files] == ["part-0.parquet"]
+    assert catalog.names() == ["daily", "events", "out.parquet"]
+
+
+def test_a_folder_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    catalog = lake(tmp_path, "events/a.parquet")
+
+    def refuse(path: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)  # a test may run as root, whom no folder refuses
+    with pytest.raises(SourceFailed, match="events: Permission denied") as caught:
+        catalog.find(("events",))
+    assert caught.value.next_step == "give this user the right to read it"
+
+
 def test_an_unknown_table_gets_a_suggestion_and_the_list(tmp_path: Path) -> None:
     catalog = lake(tmp_path, "events/a.parquet", "shop/orders/b.parquet", ".ematix_flow/tables/x/a.parquet")
     with pytest.raises(SourceFailed, match="Did you mean 'events'") as caught:
@@ -133,7 +170,7 @@ def test_a_folder_of_another_format_is_not_read(tmp_path: Path) -> None:
 
 def test_a_name_that_is_a_folder_and_a_file_is_ambiguous(tmp_path: Path) -> None:
     catalog = lake(tmp_path, "events/a.parquet", "events.parquet")
-    with pytest.raises(SourceFailed, match="both the folder"):
+    with pytest.raises(SourceFailed, match=r"may be the folder .* and the file"):
         catalog.find(("events",))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ematix_flow.backends.objectstore.csvtypes import column_types, fact_expressions
+from ematix_flow.backends.objectstore.csvtypes import fact_expressions, facts_of, type_of, type_of_texts
 from ematix_flow.backends.objectstore.spark import LocalFilesSource
 from ematix_flow.backends.query_tables import place_tables
 from ematix_flow.errors import SourceFailed
@@ -102,4 +102,24 @@ def test_a_column_of_csv_gets_a_type_that_loses_nothing(facts: dict[str, object]
     names = ("cells", "number", "float", "boolean", "date", "zoned", "local")
     counts = ("whole_digits", "most_places", "fewest_places")
     answers = [{"cells": 1, **facts}.get(n, False) for n in names] + [facts.get(n, 0) for n in counts]
-    assert column_types(["a"], answers) == {"a": spark_type}
+    assert type_of(facts_of(["a"], answers)["a"]) == spark_type
+
+
+@pytest.mark.parametrize(
+    ("texts", "spark_type"),
+    [
+        (["2026", "1", None], "BIGINT"),
+        (["007", "8"], "STRING"),
+        (["1.50", "2.25"], "DECIMAL(3,2)"),
+        (["2026-01-01", "2026-12-31"], "DATE"),
+        (["2026-02-30"], "STRING"),
+        (["2026-01-01 10:00:00"], "TIMESTAMP_NTZ"),
+        (["true", "False"], "BOOLEAN"),
+        (["de", "fr"], "STRING"),
+        ([None], "STRING"),
+    ],
+)
+def test_the_names_of_partition_folders_get_types_by_the_same_rules(
+    texts: list[str | None], spark_type: str
+) -> None:
+    assert type_of_texts(texts) == spark_type

@@ -1,14 +1,22 @@
-"""The types of CSV columns, found in one pass over all rows and never at the cost of a value.
+"""The types of columns that files hold as text, found from all values and never at the cost of one.
 
 A column becomes a number, a date or a time only when every cell of it is written as one: a leading zero
-or a plus sign makes it text, decimals with one number of places stay decimals.
+or a plus sign makes it text, decimals with one number of places stay decimals. Cells of CSV are looked
+at by Spark, the values of partition folders, which their names hold, by this process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import datetime as dt
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ematix_flow.backends.query_tables import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _EXACT_DIGITS = 15  # what a double holds of any decimal
 _MAX_DIGITS = 38
@@ -41,22 +49,44 @@ _FACTS = {
 }
 
 
+@dataclass(frozen=True)
+class Looked:
+    """The Spark type of each column, those of which a cell was seen that is nothing but text, and whether
+    a cell holds a character that could not be decoded."""
+
+    types: dict[str, str]
+    texts: frozenset[str]
+    undecoded: bool
+
+
+def look(cells: DataFrame, columns: Sequence[str], all_columns: Sequence[str]) -> Looked:
+    """The types of ``columns``, in one pass over all cells."""
+    undecoded = " OR ".join(f"contains({quoted(name)}, '\ufffd')" for name in all_columns)
+    asked = [*fact_expressions(columns), f"coalesce(bool_or({undecoded}), false) AS undecoded"]
+    ((*answers, odd),) = cells.selectExpr(*asked).collect()
+    facts = facts_of(columns, answers)
+    types = {name: type_of(facts[name]) for name in columns}
+    texts = frozenset(name for name in columns if types[name] == "STRING" and facts[name]["cells"])
+    return Looked(types, texts, bool(odd))
+
+
 def fact_expressions(columns: Sequence[str]) -> list[str]:
     """What to ask of all rows, as expressions of one aggregation, in the order of columns and facts."""
     asked = [fact.replace("{cell}", quoted(name)) for name in columns for fact in _FACTS.values()]
     return [f"{expression} AS f{number}" for number, expression in enumerate(asked)]
 
 
-def column_types(columns: Sequence[str], answers: Sequence[object]) -> dict[str, str]:
-    """The Spark type of each column."""
+def facts_of(columns: Sequence[str], answers: Sequence[object]) -> dict[str, dict[str, object]]:
+    """The answers by column and fact."""
     width = len(_FACTS)
     return {
-        name: _type(dict(zip(_FACTS, answers[number * width : (number + 1) * width], strict=True)))
+        name: dict(zip(_FACTS, answers[number * width : (number + 1) * width], strict=True))
         for number, name in enumerate(columns)
     }
 
 
-def _type(facts: Mapping[str, object]) -> str:
+def type_of(facts: Mapping[str, object]) -> str:
+    """The Spark type of a column of which these facts are true."""
     if not facts["cells"]:
         return "STRING"
     if facts["number"]:
@@ -82,3 +112,32 @@ def _number(whole: int, fewest_places: int, places: int) -> str:
     if fewest_places != places and whole + places <= _EXACT_DIGITS:
         return "DOUBLE"
     return exact
+
+
+# ------------------------------------------------------------------ values that are at hand
+
+
+def type_of_texts(values: Iterable[str | None]) -> str:
+    """The Spark type that holds all of these; None is a null."""
+    cells = {value for value in values if value is not None}
+    numbers = [cell.lstrip("-").partition(".") for cell in cells]
+    facts: dict[str, object] = {
+        "cells": len(cells),
+        "number": all(re.match(_NUMBER, cell) for cell in cells),
+        "float": all(re.match(_FLOAT, cell) for cell in cells),
+        "boolean": all(cell.lower() in ("true", "false") for cell in cells),
+        "date": all(_is(_DATE, dt.date.fromisoformat, cell) for cell in cells),
+        "zoned": False,  # a folder's name has no zone
+        "local": all(_is(_TIME + "$", dt.datetime.fromisoformat, cell) for cell in cells),
+        "whole_digits": max((len(whole) for whole, _, _ in numbers), default=0),
+        "most_places": max((len(places) for _, _, places in numbers), default=0),
+        "fewest_places": min((len(places) for _, _, places in numbers), default=0),
+    }
+    return type_of(facts)
+
+
+def _is(pattern: str, parse: Callable[[str], object], cell: str) -> bool:
+    try:
+        return re.match(pattern, cell) is not None and parse(cell) is not None
+    except ValueError:
+        return False

@@ -1,0 +1,186 @@
+"""The beginnings of CSV files: which character divides cells, what the columns are called, where lines end.
+
+Looked at by the driver, a file at a time, and remembered for as long as a file does not change.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.objectstore.packing import is_hadoops, packing_of, require_text, unpacked
+from ematix_flow.backends.objectstore.sourcefiles import SourceFile
+from ematix_flow.errors import SourceFailed
+from ematix_flow.spec.files import CsvReading
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DELIMITERS = (",", ";", "\t", "|")
+_REMEMBERED = 100_000
+_BEGINNINGS = (64 * 1024, 8 * 1024 * 1024)  # bytes; more when the first record does not end in the first
+_SPLIT_BYTES = 16 * 1024 * 1024  # a smaller file is read by one task anyway
+_FIRST_LINES = 100
+
+
+@dataclass(frozen=True)
+class CsvShape:
+    """How a file is read. No names: it has no record at all."""
+
+    delimiter: str
+    names: tuple[str, ...]
+    spans_lines: bool  # whether a cell may hold a line end; if not, the file can be read in pieces
+
+
+def csv_shape(spark: SparkSession, file: SourceFile, reading: CsvReading) -> CsvShape:
+    """SourceFailed when its beginning cannot be understood."""
+    if is_hadoops(file):
+        require_text(file)
+        rows = spark.read.text(file.uri).limit(_FIRST_LINES).collect()
+        if file.size and not rows:
+            raise SourceFailed(
+                f"cannot read {file.shown}: it is not packed as Hadoop packs, and Spark finds no line in it",
+                next_step="pack it with gzip, bz2 or zstd, or not at all",
+            )
+        beginning = "\n".join(row.value for row in rows)
+        return _shape(file, beginning, reading, spans_lines=True)
+    return _shape_of_file(file, reading)
+
+
+@lru_cache(_REMEMBERED)
+def _shape_of_file(file: SourceFile, reading: CsvReading) -> CsvShape:
+    try:
+        require_text(file)
+        splits = file.size > _SPLIT_BYTES and packing_of(file.name) is None
+        spans = not splits or _holds(file, reading.quote.encode())
+        return _shape(file, _beginning(file, reading), reading, spans_lines=spans)
+    except UnicodeDecodeError as error:
+        raise not_utf8(file) from error
+    except (OSError, EOFError) as error:
+        broken = packing_of(file.name) is not None
+        raise SourceFailed(
+            f"cannot read {file.shown}: "
+            + ("it cannot be unpacked; it is damaged or not complete" if broken else str(error)),
+            next_step="write it anew, or move it away" if broken else "check the file and the rights to it",
+        ) from error
+
+
+def _beginning(file: SourceFile, reading: CsvReading) -> str:
+    """Enough of the text to hold its first record."""
+    text = ""
+    for size in _BEGINNINGS:
+        with unpacked(file) as stream:
+            piece = stream.read(size)
+        whole = len(piece) < size
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(piece, final=whole)
+        if whole or _holds_record(text, reading):
+            break
+    return text
+
+
+def _holds_record(text: str, reading: CsvReading) -> bool:
+    """Whether a record ends before the text does: quotes come in pairs where a line end is one."""
+    quotes = 0
+    for line in list(_lines(text, reading))[:-1]:
+        quotes += line.count(reading.quote)
+        if line.strip() and quotes % 2 == 0:
+            return True
+    return False
+
+
+def _holds(file: SourceFile, mark: bytes) -> bool:
+    with file.open() as stream:
+        return any(mark in piece for piece in iter(lambda: stream.read(1 << 22), b""))
+
+
+def _shape(file: SourceFile, beginning: str, reading: CsvReading, *, spans_lines: bool) -> CsvShape:
+    try:
+        given = [reading.delimiter] if reading.delimiter else _DELIMITERS
+        found = {delimiter: _first_record(beginning, delimiter, reading) for delimiter in given}
+    except csv.Error as error:
+        raise SourceFailed(
+            f"the first record of {file.shown} cannot be read as CSV: {error}",
+            next_step="check its quotes and line ends, or say them with csv_read_options=",
+        ) from error
+    delimiter = max(given, key=lambda one: len(found[one]))
+    cells = found[delimiter]
+    if not cells:
+        return CsvShape(delimiter, (), spans_lines)
+    if not reading.has_header:
+        return CsvShape(delimiter, tuple(f"_c{number}" for number in range(len(cells))), spans_lines)
+    _require_delimiter(file, cells, reading)
+    names = tuple(name or f"_c{number}" for number, name in enumerate(cells))
+    twice = next((name for name in names if [n.lower() for n in names].count(name.lower()) > 1), None)
+    if twice is not None:
+        raise SourceFailed(
+            f"the header of {file.shown} names the column {twice!r} more than once",
+            next_step="give each column a name of its own, or read it with "
+            "csv_read_options={'has_header': False} if that line is no header",
+        )
+    return CsvShape(delimiter, names, spans_lines)
+
+
+def _require_delimiter(file: SourceFile, cells: Sequence[str], reading: CsvReading) -> None:
+    """A header that is one column only because its delimiter is another one."""
+    other = next((one for one in _DELIMITERS if len(cells) == 1 and one in cells[0]), None)
+    if reading.delimiter is not None and other is not None:
+        raise SourceFailed(
+            f"with the delimiter {reading.delimiter!r} the header of {file.shown} "
+            f"is one column, {cells[0]!r}",
+            next_step=f"its delimiter seems to be {other!r}: change csv_read_options=, or leave it out there",
+        )
+
+
+def _first_record(beginning: str, delimiter: str, reading: CsvReading) -> list[str]:
+    """The cells of the first record that is neither empty nor a comment."""
+    doubled = reading.escape in (None, reading.quote)
+    records = csv.reader(
+        _lines(beginning, reading),
+        delimiter=delimiter,
+        quotechar=reading.quote,
+        doublequote=doubled,
+        escapechar=None if doubled else reading.escape,
+    )
+    return next((record for record in records if record), [])
+
+
+def _lines(beginning: str, reading: CsvReading) -> Iterator[str]:
+    started = False  # a quoted cell may go on in a line that looks like a comment
+    end = reading.terminator
+    for line in io.StringIO(beginning, newline="") if end is None else beginning.split(end):
+        if started or not (reading.comment and line.startswith(reading.comment)):
+            started = started or bool(line.strip())
+            yield line
+
+
+def not_utf8(file: SourceFile) -> SourceFailed:
+    """The error for a text in another encoding, with the line at which it shows."""
+    number = 1
+    with unpacked(file) as stream:
+        for line in stream:
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                break
+            number += 1
+    return SourceFailed(
+        f"cannot read {file.shown}: line {number:,} is not UTF-8",
+        next_step=f"convert it, as in  iconv -f WINDOWS-1252 -t UTF-8 '{file.shown}'  if Windows wrote it",
+    )
+
+
+def is_utf8(file: SourceFile) -> bool:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        with unpacked(file) as stream:
+            for piece in iter(lambda: stream.read(1 << 20), b""):
+                decoder.decode(piece)
+            decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,64 @@
+"""Files handed to Spark's own readers: whole folders where that is possible, partitions typed by us.
+
+Spark would take the folder ``code=007`` for the number 7; here the names of all folders decide, as cells
+of CSV do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.objectstore.catalog import ReadableTable
+from ematix_flow.backends.objectstore.csvtypes import type_of_texts
+from ematix_flow.backends.objectstore.partitions import partition_columns, partition_values
+from ematix_flow.backends.objectstore.sourcefiles import SourceFile, literal
+from ematix_flow.backends.session_settings import session_settings
+from ematix_flow.errors import SourceFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+# Above this number of paths Spark lists them with a job of one task each; a driver is quicker by far.
+_LISTED_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+
+
+def load(
+    spark: SparkSession, reader: DataFrameReader, table: ReadableTable, files: Sequence[SourceFile]
+) -> DataFrame:
+    """The files by a reader that is told everything else: in one go where they are all of the folder."""
+    with session_settings(spark, {_LISTED_BY_DRIVER: "1000000"}):
+        if table.whole_folder and len(files) == len(table.files):
+            if not table.nested:
+                return reader.load(literal(table.folder))
+            if not partition_columns(files[0].name):
+                return reader.option("recursiveFileLookup", True).load(literal(table.folder))
+        return reader.option("basePath", table.folder).load([file.uri for file in files])
+
+
+def partition_types(table: ReadableTable) -> dict[str, str]:
+    """The Spark type of each column that folders' names hold; SourceFailed when files differ in them."""
+    first = table.files[0]
+    names = partition_columns(first.name)
+    for file in table.files:
+        if partition_columns(file.name) != names:
+            there, here = (_told(partition_columns(one.name)) for one in (first, file))
+            raise SourceFailed(
+                f"{first.name} of {table.name!r} is {there}, and {file.name} is {here}: "
+                "the files of one table lie in folders of the same columns",
+                next_step="move the files into folders alike, or name the folders as tables of their own",
+            )
+    values = [partition_values(file.name, names) for file in table.files]
+    return {name: type_of_texts(value[name] for value in values) for name in names}
+
+
+def _told(columns: Sequence[str]) -> str:
+    return f"partitioned by {', '.join(columns)}" if columns else "in no partition"
+
+
+def union(frames: Sequence[DataFrame]) -> DataFrame:
+    """All rows; a column that some files lack is null there."""
+    whole = frames[0]
+    for frame in frames[1:]:
+        whole = whole.unionByName(frame, allowMissingColumns=True)
+    return whole

@@ -1,0 +1,179 @@
+"""Folders and files as a source of SQL.
+
+A table that we wrote is read from its current version by the columns that its state lists, so that a
+load published meanwhile changes nothing, and a column that older files lack is null. What others wrote
+is looked at first.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from ematix_flow.backends.base import SparkSource
+from ematix_flow.backends.objectstore.catalog import FilesCatalog, ReadableTable
+from ematix_flow.backends.objectstore.csvheaders import csv_shape
+from ematix_flow.backends.objectstore.filelayout import CsvDialect, FileLayout
+from ematix_flow.backends.objectstore.sourcefiles import SourceFile
+from ematix_flow.backends.objectstore.spark.columnar import columnar_frame
+from ematix_flow.backends.objectstore.spark.csvframes import NO_NULL, csv_frame
+from ematix_flow.backends.objectstore.spark.jsonframes import json_frame
+from ematix_flow.backends.objectstore.spark.reading import load, union
+from ematix_flow.backends.query_tables import chosen_columns, place_tables, query_frame, quoted
+from ematix_flow.spec.files import CsvReading, JsonReading
+from ematix_flow.spec.pipelines import FileOptions
+from ematix_flow.spec.tables import ColumnSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+_TYPES = {
+    "small_int": "SMALLINT",
+    "integer": "INT",
+    "big_int": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "boolean": "BOOLEAN",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP_NTZ",
+    "timestamp_tz": "TIMESTAMP",
+    "bytes": "BINARY",
+}
+_FORMATS = {"parquet": "parquet", "csv": "csv", "json_lines": "json", "orc": "orc"}
+_AS_FOUND = FileOptions()
+_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+class Catalog(Protocol):
+    """What tables there are."""
+
+    def find(self, name: tuple[str, ...]) -> ReadableTable: ...
+
+
+class FilesSource(SparkSource):
+    """Tables of files of one format, wherever a catalog finds them."""
+
+    def __init__(self, catalog: Catalog, format: str, files: FileOptions = _AS_FOUND) -> None:
+        self._catalog, self._format = catalog, format
+        self._csv, self._json = CsvReading.of(files), JsonReading.of(files)
+
+    def reading(self, files: FileOptions) -> FilesSource:
+        return FilesSource(self._catalog, self._format, files)
+
+    def settings(self) -> Mapping[str, str]:
+        batch = self._json.batch_size if self._format == "json_lines" else None
+        return {} if batch is None else {_BATCH_ROWS: str(batch)}
+
+    def size(self, sql: str) -> int | None:
+        placed = place_tables(sql)
+        return (
+            None if placed is None else sum(self._catalog.find(name).size for name in placed.tables.values())
+        )
+
+    def table_query(self, table: str, columns: Sequence[tuple[str, str]]) -> str:
+        return chosen_columns(table, columns)
+
+    def frame(self, spark: SparkSession, sql: str) -> DataFrame:
+        return query_frame(spark, sql, lambda name: self._read(spark, self._catalog.find(name)))
+
+    # -------------------------------------------------------------- one table
+
+    def _read(self, spark: SparkSession, table: ReadableTable) -> DataFrame:
+        if table.state is not None:
+            return self._read_ours(spark, table, table.state.layout)
+        if self._format == "csv":
+            return csv_frame(spark, table, self._csv)
+        if self._format == "json_lines":
+            return json_frame(spark, table, self._json)
+        return columnar_frame(spark, table, self._format)
+
+    def _read_ours(self, spark: SparkSession, table: ReadableTable, layout: FileLayout) -> DataFrame:
+        if not table.files:
+            return spark.createDataFrame([], _ddl(layout.columns, "parquet"))
+        if self._format == "csv":
+            frame = self._read_our_csv(spark, table, layout)
+        else:
+            reader = spark.read.format(_FORMATS[self._format]).schema(_ddl(layout.columns, self._format))
+            if self._format == "json_lines":
+                reader = reader.option("mode", "FAILFAST")
+            frame = load(spark, reader, table, table.files)
+        return frame.selectExpr(*(_as_declared(column, self._format) for column in layout.columns))
+
+    def _read_our_csv(self, spark: SparkSession, table: ReadableTable, layout: FileLayout) -> DataFrame:
+        """Files written before a column was added have the first of the columns: read them apart."""
+        groups: dict[tuple[int, bool], list[SourceFile]] = defaultdict(list)
+        for file in table.files:
+            shape = csv_shape(spark, file, _reading_of(layout.csv))
+            groups[len(shape.names), shape.spans_lines].append(file)
+        outside = [c for c in layout.columns if c.name in layout.partition_by]
+        frames = []
+        for (width, spans_lines), files in sorted(groups.items(), reverse=True):
+            columns = [*layout.stored[:width], *outside]
+            reader = _csv_reader(spark, layout.csv, _ddl(columns, "csv"), spans_lines)
+            frames.append(load(spark, reader, table, files))
+        return union(frames)
+
+
+class LocalFilesSource(FilesSource):
+    """Folders and files under one root of this machine's disk."""
+
+    def __init__(self, root: Path, format: str, files: FileOptions = _AS_FOUND) -> None:
+        super().__init__(FilesCatalog(root, format), format, files)
+
+
+# ------------------------------------------------------------------ CSV of ours
+
+
+def _reading_of(dialect: CsvDialect) -> CsvReading:
+    """What is needed to count the cells of a file's first record."""
+    return CsvReading(
+        has_header=False, delimiter=dialect.delimiter, quote=dialect.quote, escape=dialect.escape
+    )
+
+
+def _csv_reader(spark: SparkSession, dialect: CsvDialect, ddl: str, spans_lines: bool) -> DataFrameReader:
+    return (
+        spark.read.format("csv")
+        .schema(ddl)
+        .options(
+            sep=dialect.delimiter,
+            header=dialect.header,
+            quote=dialect.quote,
+            escape=dialect.escape,
+            nullValue=dialect.null or NO_NULL,
+            emptyValue="",
+            multiLine=spans_lines,
+            mode="FAILFAST",
+        )
+    )
+
+
+# ------------------------------------------------------------------ types
+
+
+def _ddl(columns: Sequence[ColumnSpec], format: str) -> str:
+    return ", ".join(f"{quoted(column.name)} {_stored_type(column, format)}" for column in columns)
+
+
+def _stored_type(column: ColumnSpec, format: str) -> str:
+    """The type by which Spark must read a column from a file of this format."""
+    kind = column.type.kind
+    if format == "csv" and kind == "bytes":
+        return "STRING"
+    if format == "orc" and kind == "timestamp":
+        return "TIMESTAMP"
+    if kind == "numeric":
+        return f"DECIMAL({column.type.precision},{column.type.scale})"
+    return _TYPES.get(kind, "STRING")
+
+
+def _as_declared(column: ColumnSpec, format: str) -> str:
+    """The column as it was loaded, from what the reader gives."""
+    name, kind = quoted(column.name), column.type.kind
+    if format == "csv" and kind == "bytes":
+        return f"unbase64({name}) AS {name}"
+    if format == "orc" and kind == "timestamp":
+        return f"CAST({name} AS TIMESTAMP_NTZ) AS {name}"
+    return name

@@ -1,0 +1,67 @@
+"""What Spark says of a file that it cannot read, in words for whoever has to mend the file."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+from ematix_flow.errors import SourceFailed
+
+_FILE = re.compile(r"Encountered error while reading file (?:file:(?://)?)?(\S+?)\.?\s")
+_STEP = "mend the file, or move it away"
+_REASONS = (
+    (
+        re.compile(r"\[MALFORMED_CSV_RECORD\] Malformed CSV record: (.*)"),
+        "the record {0!r} has not as many cells as the header, or its quotes do not end",
+        "mend it; csv_read_options= says another delimiter, quote or escape, and truncated_rows_ok fills"
+        " up what is missing",
+    ),
+    (
+        re.compile(
+            r"Cannot parse the field name '(.*?)' and the value (.*?) of the JSON token type \w+ to target"
+            r' Spark data type "(.*?)"'
+        ),
+        "column {0!r}: {1} is no {2}, which the lines were that were looked at",
+        "raise schema_infer_max_records in json_read_options=, or leave it out to look at all",
+    ),
+    (
+        re.compile(r"\[(\w[^\]]*)\]\. Null File Decryptor"),
+        "column {0!r} is encrypted",
+        "leave the column out of the query: encrypted Parquet is not read, keys cannot be configured",
+    ),
+    (
+        re.compile(r"(?:Unexpected end of (?:ZLIB )?input stream|Truncated|premature EOF|EOFException)"),
+        "it ends in the middle",
+        "it is damaged or was not written to its end: write it anew, or move it away",
+    ),
+    (
+        re.compile(r"\(Permission denied\)|AccessControlException"),
+        "permission denied",
+        "give this user the right to read it",
+    ),
+    (
+        re.compile(r"FileNotFoundException|does not exist"),
+        "it is no longer there",
+        "it was removed while it was read: run it again",
+    ),
+    (
+        re.compile(
+            r"ConvertNotSupportedException: column: \[(.*?)\], physicalType: (\w+), logicalType: (\S+)"
+        ),
+        "column {0!r} is stored as {1} and was to be read as {2}",
+        "the file was changed while it was read: run it again",
+    ),
+)
+
+
+def of_a_file(said: str, cause: str) -> SourceFailed | None:
+    """The error for a file that Spark names; ``cause`` is what goes wrong, where nothing here knows it."""
+    found = _FILE.search(said)
+    if found is None:
+        return None
+    file = unquote(found[1])
+    for pattern, words, step in _REASONS:
+        reason = pattern.search(said)
+        if reason is not None:
+            return SourceFailed(f"cannot read {file}: {words.format(*reason.groups())}", next_step=step)
+    return SourceFailed(f"cannot read {file}: {cause}", next_step=_STEP)
