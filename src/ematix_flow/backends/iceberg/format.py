@@ -1,0 +1,140 @@
+"""Iceberg tables as the lake's core sees them: named in a catalog, one snapshot a statement, the commit's
+token in the snapshot's summary."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from ematix_flow.backends.iceberg.dialect import IcebergDialect
+from ematix_flow.backends.iceberg.names import Namespaces, Path
+from ematix_flow.backends.iceberg.tables import CatalogTables
+from ematix_flow.backends.lake.actions import Changes, fresh_view, merge_sql
+from ematix_flow.backends.lake.journal import Commit
+from ematix_flow.backends.lake.table import LakeFormat, Snapshot
+from ematix_flow.backends.stores.base import Store
+from ematix_flow.backends.table_plans import column_definition
+from ematix_flow.errors import PlanError
+from ematix_flow.spec.naming import distinct_name
+from ematix_flow.spec.tables import TableSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TOKEN, _NUMBER = "ematix_flow.token", "ematix_flow.number"
+_ON_WRITE, _IN_SESSION = "snapshot-property.", "spark.sql.iceberg.snapshot-property."
+_JOURNALS = ".ematix_flow/iceberg"
+_OVERTAKEN = re.compile(
+    r"CommitFailedException|ValidationException: [^\n]*"
+    r"(?:[Cc]onflict|[Mm]issing (?:required|data) files|new delete)"
+)
+_UNKNOWN = "CommitStateUnknownException"
+
+
+class IcebergFormat(LakeFormat):
+    """``beside`` is whether a table's folder is known from its name: then its journal lies in it."""
+
+    name = "Iceberg"
+
+    def __init__(self, namespaces: Namespaces, store: Store, *, beside: bool) -> None:
+        self._namespaces, self._store, self._beside = namespaces, store, beside
+        self._tables = CatalogTables(namespaces)
+        self._dialect = IcebergDialect()
+
+    def path(self, table: TableSpec) -> Path:
+        """The table's full name; PlanError for one that cannot be."""
+        try:
+            return self._namespaces.full((table.schema, table.name) if table.schema else (table.name,))
+        except ValueError as error:
+            raise PlanError(
+                f"{table.label!r} cannot be the name of an Iceberg table: {error}",
+                where=table.where,
+                next_step="choose another schema or name",
+            ) from error
+
+    def table(self, table: TableSpec) -> exp.Table:
+        return self._namespaces.table(self.path(table))
+
+    def folder(self, spark: SparkSession, table: TableSpec) -> tuple[Store, str]:
+        path = self.path(table)
+        if self._beside:
+            return self._store, "/".join(path)
+        return self._store, f"{_JOURNALS}/{distinct_name(path[-1], *path)}"
+
+    def snapshot(self, spark: SparkSession, table: TableSpec) -> Snapshot | None:
+        return self._tables.look(spark, self.path(table))
+
+    def frame(self, spark: SparkSession, table: TableSpec, snapshot: Snapshot) -> DataFrame:
+        return self._tables.read(spark, self.path(table), snapshot)
+
+    def is_current(self, spark: SparkSession, table: TableSpec, snapshot: Snapshot | None) -> bool:
+        now = self._tables.look(spark, self.path(table))
+        return (now.version if now else None) == (snapshot.version if snapshot else None)
+
+    def partitions(self, spark: SparkSession, table: TableSpec) -> tuple[str, ...]:
+        return self._tables.partitions(spark, self.path(table))
+
+    def missing_namespaces(self, spark: SparkSession, table: TableSpec) -> list[str]:
+        """Those that the table needs and that are not there, outermost first, as SQL names them."""
+        path = self.path(table)
+        levels = [path[:size] for size in range(1, len(path))]
+        return [self._tables.name(p) for p in levels if not self._tables.has_namespace(spark, p)]
+
+    def create_sql(self, table: TableSpec, partition_by: Sequence[str]) -> str:
+        lines = [column_definition(self._dialect, item) for item in table.columns]
+        name = self._dialect.render(self.table(table))
+        sql = f"CREATE TABLE IF NOT EXISTS {name} (\n  " + ",\n  ".join(lines) + "\n) USING iceberg"
+        if partition_by:
+            sql += f" PARTITIONED BY ({', '.join(self._dialect.quote(n) for n in partition_by)})"
+        return sql
+
+    # -------------------------------------------------------------- commits
+
+    def append(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
+        rows.writeTo(self._name(table)).options(**_carried(_ON_WRITE, commit)).append()
+
+    def replace(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
+        from pyspark.sql import functions as f
+
+        rows.writeTo(self._name(table)).options(**_carried(_ON_WRITE, commit)).overwrite(f.lit(True))
+
+    def merge(self, spark: SparkSession, table: TableSpec, changes: Changes, commit: Commit) -> None:
+        view = fresh_view("changes")
+        changes.frame.createOrReplaceTempView(view)
+        with _carrying(spark, commit):
+            spark.sql(merge_sql(self._dialect, self.table(table), view, changes))
+        spark.catalog.dropTempView(view)
+
+    def has_commit(self, spark: SparkSession, table: TableSpec, token: str) -> bool:
+        if self.snapshot(spark, table) is None:
+            return False
+        snapshots = spark.table(f"{self._name(table)}.snapshots")
+        return snapshots.where(snapshots["summary"][_TOKEN] == token).limit(1).count() > 0
+
+    def is_conflict(self, error: Exception) -> bool:
+        told = f"{error}\n{getattr(error, '_stackTrace', None) or getattr(error, '_stacktrace', None) or ''}"
+        return _UNKNOWN not in told and _OVERTAKEN.search(told) is not None
+
+    def _name(self, table: TableSpec) -> str:
+        return self._tables.name(self.path(table))
+
+
+def _carried(prefix: str, commit: Commit) -> dict[str, str]:
+    return {f"{prefix}{_TOKEN}": commit.token, f"{prefix}{_NUMBER}": str(commit.number)}
+
+
+@contextmanager
+def _carrying(spark: SparkSession, commit: Commit) -> Iterator[None]:
+    """What the next statement of the session commits carries the number and the token."""
+    told = _carried(_IN_SESSION, commit)
+    for key, value in told.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in told:
+            spark.conf.unset(key)

@@ -1,0 +1,97 @@
+"""An Iceberg connection as settings of a Spark session: a catalog under a name of its own.
+
+The settings hold secrets. Those of the catalog itself have names that a session hides (`session_conf`).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+
+from ematix_flow.backends.iceberg.places import is_s3, s3_connection, store_place, warehouse
+from ematix_flow.spec.connections.lakes import IcebergConnection
+
+_CLASS = "org.apache.iceberg.spark.SparkCatalog"
+_HADOOP_FILES = "org.apache.iceberg.hadoop.HadoopFileIO"
+_S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+
+
+_given: dict[str, list[Mapping[str, str]]] = {}
+_lock = threading.Lock()
+
+
+def catalog_name(connection: IcebergConnection) -> str:
+    """What SQL calls the catalog: the same for the same connection, whoever asks.
+
+    A session keeps a catalog as it was when it was first used. So when a connection of the same name is
+    given other settings (a token was renewed), its catalog gets another name.
+    """
+    stem = "iceberg_" + re.sub(r"\W", "_", connection.name, flags=re.ASCII)
+    settings = _settings(connection)
+    with _lock:
+        known = _given.setdefault(stem, [])
+        if settings not in known:
+            known.append(settings)
+        number = known.index(settings) + 1
+    return stem if number == 1 else f"{stem}_{number}"
+
+
+def catalog_conf(connection: IcebergConnection) -> dict[str, str]:
+    """Everything that a session must be told, secrets among it."""
+    catalog = f"spark.sql.catalog.{catalog_name(connection)}"
+    conf = {catalog: _CLASS}
+    conf |= {f"{catalog}.{key}": value for key, value in _settings(connection).items()}
+    place = store_place(connection)
+    if place is not None and is_s3(place):
+        conf |= _bucket_conf(connection, place)  # Spark itself reads staging
+    return conf
+
+
+def uses_s3(connection: IcebergConnection) -> bool:
+    """Whether the connection says that files lie in S3."""
+    places = (connection.warehouse, connection.staging)
+    told = (connection.endpoint, connection.region, connection.access_key_id)
+    return connection.catalog_type == "glue" or any(map(is_s3, places)) or any(told)
+
+
+def _settings(connection: IcebergConnection) -> dict[str, str]:
+    settings = {
+        "type": connection.catalog_type,
+        "uri": connection.uri,
+        "warehouse": warehouse(connection),
+        "token": connection.token,
+        "cache-enabled": "false",  # a table is looked at as it is now
+        "io-impl": _HADOOP_FILES,
+        **_credential(connection),
+    }
+    if uses_s3(connection):
+        settings |= _s3_settings(connection)
+    settings |= connection.properties
+    return {key: value for key, value in settings.items() if value}
+
+
+def _credential(connection: IcebergConnection) -> dict[str, str]:
+    if connection.catalog_type != "jdbc":
+        return {"credential": connection.credential}
+    user, _, password = connection.credential.partition(":")
+    return {"jdbc.user": user, "jdbc.password": password}
+
+
+def _s3_settings(connection: IcebergConnection) -> dict[str, str]:
+    """For whatever bucket the catalog names, and for locations that it spells s3://."""
+    any_bucket = {
+        key.replace("fs.s3a.bucket.any.", "fs.s3a.", 1): value
+        for key, value in _bucket_conf(connection, "s3://any").items()
+    }
+    known = {f"fs.{scheme}.impl": _S3A for scheme in ("s3", "s3n")}
+    settings = {f"hadoop.{key}": value for key, value in (any_bucket | known).items()}
+    if connection.region:
+        settings["client.region"] = connection.region
+    return settings
+
+
+def _bucket_conf(connection: IcebergConnection, place: str) -> dict[str, str]:
+    from ematix_flow.backends.stores.s3a import s3a_conf
+
+    return s3a_conf(s3_connection(connection, place))
