@@ -1,14 +1,15 @@
 """The tables that a query names, and the same query with a placeholder in the place of each.
 
 The SQL is Spark's and stays as written, character by character; only the names of tables are replaced,
-at the positions where the parser found them. Names of common table expressions are left alone.
+at the positions where the parser found them. Names of common table expressions are left alone. What is
+written behind a name, ``VERSION AS OF 3`` or ``TIMESTAMP AS OF '…'``, is taken out with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 import sqlglot
 from sqlglot import exp
@@ -24,11 +25,34 @@ Name = tuple[str, ...]
 
 
 @dataclass(frozen=True)
+class Moment:
+    """When a table is meant: ``sql`` is what stands behind VERSION AS OF or TIMESTAMP AS OF, as written."""
+
+    kind: Literal["version", "timestamp"]
+    sql: str
+
+    def value(self, spark: SparkSession) -> str:
+        """The expression's value; a time in the session's zone, which is UTC."""
+        wanted = self.sql if self.kind == "version" else f"TRY_CAST(({self.sql}) AS TIMESTAMP)"
+        found = spark.sql(f"SELECT CAST(({wanted}) AS STRING)").collect()[0][0]
+        if found is None:
+            raise SourceFailed(
+                f"{self}: that is no {self.kind}",
+                next_step="write  VERSION AS OF 3  or  TIMESTAMP AS OF '2026-01-31 08:00:00'  (UTC)",
+            )
+        return str(found)
+
+    def __str__(self) -> str:
+        return f"{self.kind.upper()} AS OF {self.sql}"
+
+
+@dataclass(frozen=True)
 class Placed:
     """A query with ``{t0}``, ``{t1}`` … for its tables, to be filled in by `str.format`'s rules."""
 
     sql: str
     tables: dict[str, Name]  # placeholder -> the parts of the table's name
+    moments: dict[str, Moment] = field(default_factory=dict)  # placeholder -> when, where it is said
 
 
 @dataclass(frozen=True)
@@ -54,26 +78,40 @@ def place_tables(sql: str) -> Placed | None:
             next_step="return one SELECT from the pipeline's function",
         )
     try:
-        named = _tables(query)
+        return _placed(sql, query, tokens)
     except SqlglotError:
         return None
-    placeholders: dict[Name, str] = {}
+
+
+def _placed(sql: str, query: exp.Query, tokens: Sequence[Any]) -> Placed:
+    named = _tables(query)
+    placeholders: dict[tuple[Name, Moment | None], str] = {}
     edits: list[_Edit] = []
     for table in named:
         parts = _parts(table)
         name = tuple(part.name for part in parts)
-        placeholder = placeholders.setdefault(name, f"t{len(placeholders)}")
         start, end = parts[0].meta["start"], parts[-1].meta["end"] + 1
+        moment, end = _moment(sql, tokens, table, end)
+        placeholder = placeholders.setdefault((name, moment), f"t{len(placeholders)}")
         edits.append(_Edit(start, end, "{" + placeholder + "}"))
         if not table.alias:
             at = _end_of_sample(tokens, end)
             edits.append(_Edit(at, at, f" AS {quoted(name[-1])}"))
     edits += _unqualified_columns(query, named)
-    return Placed(_edited(sql, edits), {placeholder: name for name, placeholder in placeholders.items()})
+    return Placed(
+        _edited(sql, edits),
+        {placeholder: name for (name, _), placeholder in placeholders.items()},
+        {placeholder: moment for (_, moment), placeholder in placeholders.items() if moment is not None},
+    )
 
 
-def query_frame(spark: SparkSession, sql: str, read: Callable[[Name], DataFrame]) -> DataFrame:
-    """The SQL as a DataFrame over the tables that ``read`` finds.
+def query_frame(
+    spark: SparkSession,
+    sql: str,
+    read: Callable[[Name], DataFrame],
+    read_at: Callable[[Name, Moment], DataFrame] | None = None,
+) -> DataFrame:
+    """The SQL as a DataFrame over the tables that ``read`` finds, or ``read_at`` as of a moment.
 
     What Spark itself says against the SQL is not caught here. Nothing is left in the session's catalog.
     """
@@ -82,7 +120,18 @@ def query_frame(spark: SparkSession, sql: str, read: Callable[[Name], DataFrame]
     placed = place_tables(sql)
     if placed is None or not placed.tables:
         return spark.sql(sql)
-    frames: dict[str, Any] = {name: read(table) for name, table in placed.tables.items()}
+    frames: dict[str, Any] = {}
+    for placeholder, table in placed.tables.items():
+        moment = placed.moments.get(placeholder)
+        if moment is None:
+            frames[placeholder] = read(table)
+        elif read_at is not None:
+            frames[placeholder] = read_at(table, moment)
+        else:
+            raise SourceFailed(
+                f"{'.'.join(table)!r} has no earlier versions that could be read: {moment}",
+                next_step=f"leave  {moment}  out",
+            )
     try:
         return spark.sql(placed.sql, None, **frames)
     except ParseException:
@@ -117,6 +166,32 @@ def _parts(table: exp.Table | exp.Column) -> list[Any]:
     """The identifiers of a qualified name, outermost first."""
     keys = ("catalog", "db", "this") if isinstance(table, exp.Table) else ("catalog", "db", "table")
     return [table.args[key] for key in keys if table.args.get(key) is not None]
+
+
+def _moment(sql: str, tokens: Sequence[Any], table: exp.Table, end: int) -> tuple[Moment | None, int]:
+    """What is said behind a name of when it is meant, and where that ends."""
+    version = table.args.get("version")
+    if version is None:
+        return None, end
+    following = [token for token in tokens if token.start >= end]
+    places = [n for n, token in enumerate(following) if token.text.upper() == "OF"]
+    start = following[places[0] + 1].start
+    for token in following[places[0] + 1 :]:
+        written = sql[start : token.end + 1]
+        if _is_expression(written, version.expression):
+            if version.expression.find(exp.Query):
+                raise SourceFailed(f"when a table is meant cannot be asked of a table: AS OF {written}")
+            kind: Literal["version", "timestamp"] = "version" if version.name == "VERSION" else "timestamp"
+            return Moment(kind, written), int(token.end) + 1
+    raise SqlglotError(f"where does the expression end that begins at {start}?")
+
+
+def _is_expression(text: str, wanted: exp.Expr) -> bool:
+    """Whether the text, all of it, is what the parser has made of a part of a query."""
+    try:
+        return sqlglot.parse_one(text, read="spark") == wanted
+    except SqlglotError:
+        return False
 
 
 def _unqualified_columns(tree: exp.Query, tables: list[exp.Table]) -> list[_Edit]:

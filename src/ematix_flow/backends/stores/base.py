@@ -21,6 +21,10 @@ class Store(ABC):
         """The names of the files directly in a folder, sorted; none when there is no such folder."""
 
     @abstractmethod
+    def folders(self, folder: str) -> list[str]:
+        """The names of the folders directly in a folder, sorted."""
+
+    @abstractmethod
     def files_below(self, folder: str) -> Iterator[tuple[str, int]]:
         """Every file below a folder, as its path relative to that folder and its size."""
 

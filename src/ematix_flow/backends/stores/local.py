@@ -38,6 +38,17 @@ class LocalStore(Store):
                 return sorted(entry.name for entry in entries if entry.is_file())
         except FileNotFoundError:
             return []
+        except NotADirectoryError as error:
+            raise _no_folder(self._path(folder)) from error
+
+    def folders(self, folder: str) -> list[str]:
+        try:
+            with os.scandir(self._path(folder)) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except FileNotFoundError:
+            return []
+        except NotADirectoryError as error:
+            raise _no_folder(self._path(folder)) from error
 
     def files_below(self, folder: str) -> Iterator[tuple[str, int]]:
         top = self._path(folder)
@@ -90,18 +101,23 @@ class LocalStore(Store):
 
     @contextmanager
     def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
-        folder = self._path(f"{HIDDEN}/locks")
-        folder.mkdir(parents=True, exist_ok=True)
-        with hold_file_lock(folder, pipeline, target, str(run_id)):
+        with hold_file_lock(self._locks(), pipeline, target, str(run_id)):
             yield
 
     @contextmanager
     def table_lock(self, folder: str) -> Iterator[None]:
-        locks = self._path(f"{HIDDEN}/locks")
-        locks.mkdir(parents=True, exist_ok=True)
         name = uuid.uuid5(uuid.NAMESPACE_URL, folder).hex
-        with FileLock(locks / f"table-{name}.lock"):
+        with FileLock(self._locks() / f"table-{name}.lock"):
             yield
+
+    def _locks(self) -> Path:
+        folder = self._path(f"{HIDDEN}/locks")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            self.check()
+            raise CannotConnect(f"cannot make the folder {folder}: {error.strerror or error}") from error
+        return folder
 
     def check(self) -> str:
         root = Path(self.root)
@@ -110,11 +126,9 @@ class LocalStore(Store):
                 step = "give this user the right to read it"
                 raise CannotConnect(f"cannot read the folder {root}", next_step=step)
             return str(root) if os.access(root, os.W_OK) else f"{root} (read only)"
-        above = next(parent for parent in (root, *root.parents) if os.path.lexists(parent))
+        above = _first_there(root)
         if not above.is_dir():
-            raise CannotConnect(
-                f"{root} cannot be a folder: {above} is a file", next_step="choose another path"
-            )
+            raise _no_folder(root)
         if not os.access(above, os.W_OK | os.X_OK):
             raise CannotConnect(
                 f"the folder {root} is not there, and this user cannot make it in {above}",
@@ -124,6 +138,16 @@ class LocalStore(Store):
 
     def identity(self) -> str:
         return f"files:{os.path.realpath(self.root)}"
+
+
+def _first_there(path: Path) -> Path:
+    """The path itself, or the nearest above it that there is."""
+    return next(place for place in (path, *path.parents) if os.path.lexists(place))
+
+
+def _no_folder(path: Path) -> CannotConnect:
+    what = f"{path} cannot be a folder: {_first_there(path)} is a file"
+    return CannotConnect(what, next_step="move the file away, or choose another path")
 
 
 def _flush_entries(folder: Path) -> None:
