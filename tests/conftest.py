@@ -22,6 +22,13 @@ from tests.services.mysql_server import MySQLServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Tests load a handful of rows: to compile code for each query would cost more than to run it.
+FEW_ROWS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 LAKES = ("delta", "iceberg", "s3")  # all that any test needs: more jars later would mean another start
 UNIT = Path(__file__).parent / "unit"
 # What a test needs shows in its fixtures; the marks follow, so that  -m "not spark"  is always right.
@@ -100,7 +107,8 @@ def spark() -> Iterator[SparkSession]:
     from ematix_flow.engine.settings import EngineSettings
 
     session = spark_session(EngineSettings.resolve(env={}), jar_groups=LAKES)
-    session.conf.set("spark.sql.shuffle.partitions", "2")
+    for key, value in FEW_ROWS.items():
+        session.conf.set(key, value)
     yield session
     stop_session()
 

@@ -28,6 +28,7 @@ def as_they_are(_: str) -> Iterator[None]:
 
 class TestDelta(MergeContract, Scd2Contract):
     spark: SparkSession
+    thrifty = True
 
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Backend:

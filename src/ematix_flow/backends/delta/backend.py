@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ematix_flow.backends.base import Backend, SparkSource, Target
 from ematix_flow.backends.capabilities import Capabilities
@@ -11,7 +12,7 @@ from ematix_flow.backends.delta.format import DeltaFormat
 from ematix_flow.backends.delta.source import DeltaSource
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.stores.local import LocalStore
-from ematix_flow.spec.connections import Connection, DeltaLocalConnection
+from ematix_flow.spec.connections import Connection, DeltaLocalConnection, DeltaS3Connection
 
 _CONF = {
     # the log of a table is small beside its data: 50 tasks, Delta's default, cost seconds on few cores
@@ -33,7 +34,7 @@ class DeltaBackend(Backend):
         parallel_write=True,
         shared_filesystem=True,
     )
-    jar_groups = ("delta",)
+    jar_groups: tuple[str, ...] = ("delta",)
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -59,3 +60,23 @@ class DeltaBackend(Backend):
         from ematix_flow.backends.lake.target import LakeTarget
 
         return LakeTarget(DeltaFormat(self.store), self.store, self.spark_conf())
+
+
+class DeltaS3Backend(DeltaBackend):
+    """The same under a prefix of a bucket. One load of a table at a time holds its lease."""
+
+    kind = "delta_s3"
+    capabilities = replace(DeltaBackend.capabilities, shared_filesystem=False)
+    jar_groups = ("delta", "s3")
+
+    def open_store(self) -> Store:
+        from ematix_flow.backends.stores.s3 import S3Store
+
+        assert isinstance(self.connection, DeltaS3Connection)
+        return S3Store(self.connection)
+
+    def spark_conf(self) -> Mapping[str, str]:
+        from ematix_flow.backends.stores.s3a import s3a_conf
+
+        assert isinstance(self.connection, DeltaS3Connection)
+        return {**_CONF, **s3a_conf(self.connection)}

@@ -42,7 +42,8 @@ class Changes:
     """Everything a load does to one table.
 
     ``frame`` has the columns that any change sets, by their names; `DO`; and for each column of
-    ``matched`` the value in the stored row that an update or delete means.
+    ``matched`` the value in the stored row that an update or delete means, and that an insert must not
+    find: another writer may have added the row meanwhile.
     """
 
     changes: tuple[Change, ...]
@@ -89,7 +90,6 @@ class StepRunner:
         self._session = SparkSqlSession(spark)
         self._work = set(work)
         self._filled: dict[str, DataFrame] = {}
-        self._kept: list[DataFrame] = []
         self._pending: dict[str, _Pending] = {}
 
     def run(self, steps: Sequence[Step | Guard]) -> None:
@@ -116,40 +116,33 @@ class StepRunner:
         pending = self._pending.get(view)
         if pending is None:
             return None
-        frame = _union(pending.frames)
+        frame = _union([_placed(frame, pending.matched) for frame in pending.frames])
         if inserted is not None:
             counts = {INSERT: inserted}
         else:
-            path = f"{self._scratch}/{uuid.uuid4().hex}"
-            frame.write.parquet(path)
-            frame = self._spark.read.schema(frame.schema).parquet(path)
+            frame = self._written(frame)
             counted = {row[0]: int(row[1]) for row in frame.groupBy(DO).count().collect()}
             counts = {change.do: counted.get(change.do, 0) for change in pending.changes}
         return Changes(tuple(pending.changes), pending.matched, frame, counts, pending.everything)
 
-    def release(self) -> None:
-        """Let go of what was kept for this load."""
-        for frame in self._kept:
-            frame.unpersist()
-
     # ------------------------------------------------------------------
 
-    def _keep(self, frame: DataFrame) -> DataFrame:
-        """Computed once, kept in memory and beyond that on the disk."""
-        kept = frame.persist()
-        self._kept.append(kept)
-        return kept
+    def _written(self, frame: DataFrame) -> DataFrame:
+        """Computed once. What is built on it begins anew: Spark looks through a plan again at every step."""
+        path = f"{self._scratch}/{uuid.uuid4().hex}"
+        frame.write.parquet(path)
+        return self._spark.read.schema(frame.schema).parquet(path)
 
     def _rows(self, statement: exp.Insert) -> DataFrame:
         names = [name.name for name in statement.this.expressions]
         return self._spark.sql(self._dialect.render(statement.expression)).toDF(*names)
 
     def _fill(self, work: str, statement: exp.Insert) -> None:
-        rows = self._rows(statement)
+        rows = self._written(self._rows(statement))
         if work in self._filled:
             rows = self._filled[work].unionByName(rows)
-        self._filled[work] = self._keep(rows)
-        self._filled[work].createOrReplaceTempView(work)
+        self._filled[work] = rows
+        rows.createOrReplaceTempView(work)
 
     def _collect(self, view: str, action: str, statement: exp.Expr) -> None:
         pending = self._pending.setdefault(view, _Pending())
@@ -204,6 +197,16 @@ def _split(condition: exp.Expr) -> tuple[dict[str, exp.Expr], list[exp.Expr]]:
     return places, conditions
 
 
+def _placed(frame: DataFrame, matched: Sequence[str]) -> DataFrame:
+    """Inserted rows with their own place; the others have that of a stored row already."""
+    from pyspark.sql import functions as f
+
+    for number, name in enumerate(matched):
+        if f"{_MATCH}{number}" not in frame.columns:
+            frame = frame.withColumn(f"{_MATCH}{number}", f.col(LakeDialect().quote(name)))
+    return frame
+
+
 def _union(frames: Sequence[DataFrame]) -> DataFrame:
     whole = frames[0]
     for frame in frames[1:]:
@@ -212,28 +215,32 @@ def _union(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def merge_sql(dialect: LakeDialect, table: exp.Table, view: str, changes: Changes) -> str:
-    """The one statement that commits the changes, whose frame is the view."""
+    """The one statement that commits the changes, whose frame is the view.
+
+    A row to insert that is there by now, because another writer was quicker, is updated.
+    """
     quote = dialect.quote
 
     def is_of(do: str) -> str:
         return f"s.{quote(DO)} = {exp.Literal.string(do).sql(dialect=dialect.name)}"
 
+    def sets(columns: Sequence[str]) -> str:
+        return ", ".join(f"{quote(name)} = s.{quote(name)}" for name in columns)
+
     matches = [f"t.{quote(name)} = s.{quote(changes.match_column(name))}" for name in changes.matched]
-    lines = [
-        f"MERGE INTO {dialect.render(table)} AS t USING {quote(view)} AS s",
-        f"ON NOT {is_of(INSERT)} AND {' AND '.join(matches)}",
-    ]
+    lines = [f"MERGE INTO {dialect.render(table)} AS t USING {quote(view)} AS s ON {' AND '.join(matches)}"]
+    new = []
     for change in changes.changes:
         if change.do == INSERT:
             names = ", ".join(quote(name) for name in change.columns)
             values = ", ".join(f"s.{quote(name)}" for name in change.columns)
-            lines.append(f"WHEN NOT MATCHED AND {is_of(INSERT)} THEN INSERT ({names}) VALUES ({values})")
-        elif change.columns:
-            sets = ", ".join(f"{quote(name)} = s.{quote(name)}" for name in change.columns)
-            lines.append(f"WHEN MATCHED AND {is_of(change.do)} THEN UPDATE SET {sets}")
-        else:
-            lines.append(f"WHEN MATCHED AND {is_of(change.do)} THEN DELETE")
-    return "\n".join(sorted(lines, key=lambda line: line.startswith("WHEN NOT MATCHED")))
+            new.append(f"WHEN NOT MATCHED AND {is_of(INSERT)} THEN INSERT ({names}) VALUES ({values})")
+            if not changes.inserts_only:
+                lines.append(f"WHEN MATCHED AND {is_of(INSERT)} THEN UPDATE SET {sets(change.columns)}")
+        elif not changes.inserts_only:
+            does = f"UPDATE SET {sets(change.columns)}" if change.columns else "DELETE"
+            lines.append(f"WHEN MATCHED AND {is_of(change.do)} THEN {does}")
+    return "\n".join([*lines, *new])
 
 
 def fresh_view(name: str) -> str:

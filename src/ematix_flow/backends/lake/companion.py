@@ -13,7 +13,7 @@ from ematix_flow.backends.lake.actions import DO, INSERT, Changes, fresh_view
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.journal import Commit, Journal
 from ematix_flow.backends.lake.table import LakeFormat
-from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.tables import EVENT_AT, IS_DELETE, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ def with_lifetime(spec: TableSpec) -> TableSpec:
     number = DataType("big_int")
     since, until = ColumnSpec(SINCE, number, nullable=True), ColumnSpec(UNTIL, number, nullable=True)
     return TableSpec(spec.schema, spec.name, (*spec.columns, since, until), where=spec.where)
+
+
+def is_companion(table: TableSpec) -> bool:
+    return {EVENT_AT, IS_DELETE} <= set(table.column_names)
 
 
 class Companion:

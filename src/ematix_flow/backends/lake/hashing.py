@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.row_hash import TAGS, Columns, canonical_text, hash_of
-from ematix_flow.strategies.sql import filled, joined
+from ematix_flow.strategies.row_hash import TAGS, Columns, canonical_text, prefix
+from ematix_flow.strategies.sql import filled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,14 +58,13 @@ def row_hash(columns: Columns) -> exp.Expr:
 
 @lru_cache(maxsize=256)
 def _finished(columns: tuple[tuple[str, DataType, str], ...]) -> str:
-    tree = hash_of(
-        [(n, kind, exp.Var(this=value)) for n, kind, value in columns],
-        text=lambda value, data_type: exp.paren(_text(value, data_type)),
-        size=lambda text: filled("CAST(octet_length(v) AS STRING)", text, "spark"),
-        concat=joined,
-        sha256=lambda text: filled("unhex(sha2(CAST(v AS BINARY), 256))", text, "spark"),
-    )
-    return tree.sql(dialect="spark", identify=True)
+    """A piece of a null is null, and `concat_ws` leaves it out: no case for each column."""
+    pieces = ["''"]
+    for name, data_type, value in sorted(columns, key=lambda item: item[0]):
+        text = _text(exp.Var(this=value), data_type).sql(dialect="spark", identify=True)
+        begins = exp.Literal.string(prefix(name, data_type)).sql(dialect="spark")
+        pieces.append(f"concat({begins}, octet_length({text}), ':', {text})")
+    return f"unhex(sha2(CAST(concat_ws('', {', '.join(pieces)}) AS BINARY), 256))"
 
 
 def _text(value: exp.Expr, data_type: DataType) -> exp.Expr:

@@ -33,6 +33,7 @@ from ematix_flow.backends.lake.journal import Commit, Journal
 from ematix_flow.backends.lake.session import SparkSqlSession
 from ematix_flow.backends.lake.table import ChangedMeanwhile, LakeFormat
 from ematix_flow.backends.positions import batch_key, nothing_new, require_position
+from ematix_flow.errors import TargetFailed
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.strategies.sql import column
 
@@ -70,7 +71,6 @@ class LakeLoad:
         spec = load.table.companion()
         self._companion = Companion(spark, format, spec, journal) if spec is not None else None
         self._views: list[str] = []
-        self._runner: StepRunner | None = None
 
     # ------------------------------------------------------------------ computing
 
@@ -79,6 +79,7 @@ class LakeLoad:
         load, spark = self._load, self._spark
         register_functions(spark, [c.type for c in load.table.columns])
         work = {name: fresh_view(name) for name in self._work_names()}
+        self._views += work.values()
         target = self._view("target", self._stored())
         named = {(load.table.schema, load.table.name): view_table(target)}
         beside = None
@@ -104,7 +105,7 @@ class LakeLoad:
             work={name: view_table(view) for name, view in work.items()},
             into_empty=self._snapshot is None,
         )
-        runner = self._runner = StepRunner(spark, dialect, list(work.values()), self._scratch)
+        runner = StepRunner(spark, dialect, list(work.values()), self._scratch)
         runner.run(STRATEGIES[load.mode](dialect, load.table, incoming))
         as_they_are = not work and load.range is None
         changes = runner.changes(target, inserted=rows_in if as_they_are else None)
@@ -117,9 +118,7 @@ class LakeLoad:
         return Computed(applied, key, changes, runner.changes(beside) if beside is not None else None)
 
     def release(self) -> None:
-        """Let go of views and of what was kept for this load."""
-        if self._runner is not None:
-            self._runner.release()
+        """Let go of the views."""
         for view in self._views:
             self._spark.catalog.dropTempView(view)
 
@@ -163,22 +162,35 @@ class LakeLoad:
         if self._companion is not None and computed.beside is not None:
             self._companion.write(computed.beside, commit)
         faults.point("apply.rows_written")
+        self._journal.store.require_held()
         faults.point("apply.before_commit")
-        self._write(changes, commit)
+        if not changes.is_empty:  # else the entry's mark alone says that the batch was here
+            self._write(changes, commit)
+            self._require_commit(commit)
         faults.point("apply.after_commit")
         self._journal.mark_done(commit)
         return applied
 
     def _write(self, changes: Changes, commit: Commit) -> None:
-        if changes.is_empty:
-            return  # the entry's mark alone says that the batch was here
         format, spark, table = self._format, self._spark, self._wanted
         if changes.everything:
             format.replace(spark, table, self._inserted(changes), commit)
-        elif changes.inserts_only:
+        elif changes.inserts_only and (self._snapshot is None or not changes.matched):
             format.append(spark, table, self._inserted(changes), commit)
         else:
             format.merge(spark, table, changes, commit)
+
+    def _require_commit(self, commit: Commit) -> None:
+        """A format that knows the number already takes a commit for a repetition, and leaves it out."""
+        if not self._format.has_commit(self._spark, self._wanted, commit.token):
+            table = self._load.table.label
+            folder = self._journal.store.uri(self._journal.folder)
+            raise TargetFailed(
+                f"{table} has taken load {commit.number} of ours before, and its journal {folder} knows"
+                " nothing of it",
+                state=f"{table} holds nothing of this load",
+                next_step="restore the journal's files; without them no load can tell what the table has",
+            )
 
     def _inserted(self, changes: Changes) -> DataFrame:
         frame = changes.frame

@@ -26,7 +26,7 @@ from ematix_flow.backends.base import (
     TableChange,
     TablePlan,
 )
-from ematix_flow.backends.lake.companion import with_lifetime
+from ematix_flow.backends.lake.companion import is_companion, with_lifetime
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.journal import Journal, open_journal
 from ematix_flow.backends.lake.loading import LakeLoad
@@ -59,11 +59,10 @@ class LakeTarget(RelationalTarget, SparkTarget):
 
     def __init__(self, format: LakeFormat, store: Store, conf: Mapping[str, str]) -> None:
         self.dialect = LakeDialect()
-        self._format, self._store, self._conf = format, store, conf
+        self._format, self.store, self._conf = format, store, conf
         self._start: Callable[[], SparkSession] | None = None
         self._errors: Callable[[str], AbstractContextManager[None]] | None = None
         self._own: tuple[SparkSession, SparkSession] | None = None
-        self._beside: str | None = None
         self._partition_by: tuple[str, ...] = ()
 
     def use_spark(
@@ -76,10 +75,7 @@ class LakeTarget(RelationalTarget, SparkTarget):
         assert self._start is not None, "use_spark comes first"
         started = self._start()
         if self._own is None or self._own[0] is not started:
-            own = started.newSession()
-            for key, value in self._conf.items():
-                own.conf.set(key, value)
-            self._own = started, own
+            self._own = started, _own_session(started, self._conf)
         return self._own[1]
 
     @contextmanager
@@ -104,7 +100,6 @@ class LakeTarget(RelationalTarget, SparkTarget):
         """Let the dialect know how SQL names it."""
         named = {(table.schema, table.name): self._format.table(table)}
         companion = table.companion()
-        self._beside = companion.name if companion is not None else None
         if companion is not None:
             named[companion.schema, companion.name] = self._format.table(companion)
         self.dialect.know(named)
@@ -124,7 +119,7 @@ class LakeTarget(RelationalTarget, SparkTarget):
         return []
 
     def create_sql(self, table: TableSpec) -> str:
-        stored = with_lifetime(table) if table.name == self._beside else table
+        stored = with_lifetime(table) if is_companion(table) else table
         partition_by = [name for name in self._partition_by if name in table.column_names]
         return self._format.create_sql(stored, partition_by)
 
@@ -142,7 +137,7 @@ class LakeTarget(RelationalTarget, SparkTarget):
     # -------------------------------------------------------------- lock, ledger, watermark
 
     def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> AbstractContextManager[None]:
-        return self._store.lock(pipeline, target, run_id)
+        return self.store.lock(pipeline, target, run_id)
 
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
         journal = self._journal_of(pipeline, target)
@@ -174,18 +169,18 @@ class LakeTarget(RelationalTarget, SparkTarget):
     def _remember(self, load: Load) -> None:
         note = self._note_of(load.pipeline, load.target)
         text = json.dumps({"schema": load.table.schema, "name": load.table.name})
-        names = self._store.names(note)
+        names = self.store.names(note)
         newest = names[-1] if names else "0"
-        if names and self._store.read(f"{note}/{newest}") == text:
+        if names and self.store.read(f"{note}/{newest}") == text:
             return
-        self._store.create(f"{note}/{int(newest) + 1:06d}", text)
+        self.store.create(f"{note}/{int(newest) + 1:06d}", text)
 
     def _remembered(self, pipeline: str, target: str) -> TableSpec | None:
         note = self._note_of(pipeline, target)
-        names = self._store.names(note)
+        names = self.store.names(note)
         if not names:
             return None
-        found = json.loads(self._store.read(f"{note}/{names[-1]}"))
+        found = json.loads(self.store.read(f"{note}/{names[-1]}"))
         return TableSpec(found["schema"], found["name"], (ColumnSpec("_", DataType("text")),))
 
     # -------------------------------------------------------------- staging and apply
@@ -195,7 +190,8 @@ class LakeTarget(RelationalTarget, SparkTarget):
         if not load.dry_run:
             self._remember(load)
         folder = f"{STAGING}/{distinct_name(load.pipeline, load.target)}/{attempt}"
-        return LakeStaging(self._store, folder, load.table)
+        self.store.create(f"{folder}/_begun", "")  # so that a sweep finds what a crash leaves
+        return LakeStaging(self.store, folder, load.table)
 
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
         raise NotImplementedError("a lake reads its staging as a frame")
@@ -246,7 +242,7 @@ class LakeTarget(RelationalTarget, SparkTarget):
         staging = _ours(rows.staging)
         staged = sum(part.rows for part in rows.parts)
         frame = _staged_frame(spark, staging, rows)
-        scratch = self._store.uri(f"{staging.folder}/changes")
+        scratch = self.store.uri(f"{staging.folder}/changes")
         return LakeLoad(spark, self._format, load, journal, frame, staged, scratch)
 
     def _change(self, load: Load) -> None:
@@ -260,12 +256,24 @@ class LakeTarget(RelationalTarget, SparkTarget):
 
     def sweep(self, pipeline: str, target: str) -> list[str]:
         folder = f"{STAGING}/{distinct_name(pipeline, target)}"
-        return [f"staging {folder}"] if self._store.remove_tree(folder) else []
+        attempts = {path.split("/")[0] for path, _ in self.store.files_below(folder)}
+        self.store.remove_tree(folder)
+        return [f"staging {attempt}" for attempt in sorted(attempts)]
 
     def run_sql(self, sql: str) -> int:
         with self._told("a statement after the load"):
             self.spark().sql(sql)
         return 0
+
+
+def _own_session(started: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    """A new one set as the one that was started, and to reach the lake."""
+    own = started.newSession()
+    known = own.conf.getAll
+    wanted = {k: v for k, v in started.conf.getAll.items() if known.get(k) != v and own.conf.isModifiable(k)}
+    for key, value in {**wanted, **conf}.items():
+        own.conf.set(key, value)
+    return own
 
 
 def _staged_frame(spark: SparkSession, staging: LakeStaging, rows: StagedRows) -> DataFrame:
