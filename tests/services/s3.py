@@ -82,6 +82,7 @@ class S3Server:
         self._program = program
         self._ports: dict[str, int] = {}
         self._process: ServerProcess | None = None
+        self._client: Any = None
         (folder / "data").mkdir()
         self._write_accounts()
 
@@ -150,7 +151,11 @@ class S3Server:
 
     def client(self, keys: Keys | None = None) -> Any:
         """A client of boto3 for tests to look with."""
-        return _client(self.port, keys or self.keys)
+        if keys is not None:
+            return _client(self.port, keys)
+        if self._client is None:
+            self._client = _client(self.port, self.keys)
+        return self._client
 
     def create_bucket(self, hint: str = "") -> str:
         """A new empty bucket; its name starts with what is usable of the hint."""

@@ -21,6 +21,7 @@ _BACKENDS: dict[str, tuple[str, str | None]] = {
     "object_store_local": ("ematix_flow.backends.objectstore.backend:LocalFilesBackend", None),
 }
 
+    "object_store_s3": ("ematix_flow.backends.objectstore.s3backend:S3FilesBackend", "s3"),
 
 def supported_kinds() -> tuple[str, ...]:
     return tuple(_BACKENDS)

@@ -8,6 +8,7 @@ import pytest
 
 from ematix_flow.backends.objectstore.catalog import FilesCatalog
 from ematix_flow.backends.objectstore.places import Place, place_of, stem
+from ematix_flow.backends.objectstore.trees import LocalTree
 from ematix_flow.errors import PlanError, SourceFailed
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -77,7 +78,7 @@ def lake(root: Path, *files: str) -> FilesCatalog:
         path = root / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
-    return FilesCatalog(root, "parquet")
+    return FilesCatalog(LocalTree(root), "parquet")
 
 
 def test_a_name_finds_a_folder_a_file_or_a_folder_of_a_schema(tmp_path: Path) -> None:
@@ -128,8 +129,12 @@ def test_a_folder_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pyte
 
     catalog = lake(tmp_path, "events/a.parquet")
 
-    def refuse(path: object) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
+    look = os.scandir
+
+    def refuse(path: Path) -> object:
+        if path.name == "events":
+            raise PermissionError(13, "Permission denied", str(path))
+        return look(path)
 
     monkeypatch.setattr(os, "scandir", refuse)  # a test may run as root, whom no folder refuses
     with pytest.raises(SourceFailed, match="events: Permission denied") as caught:
@@ -176,12 +181,12 @@ def test_a_name_that_is_a_folder_and_a_file_is_ambiguous(tmp_path: Path) -> None
 
 def test_a_missing_root_says_so(tmp_path: Path) -> None:
     with pytest.raises(SourceFailed, match="is not there"):
-        FilesCatalog(tmp_path / "nowhere", "parquet").find(("events",))
+        FilesCatalog(LocalTree(tmp_path / "nowhere"), "parquet").find(("events",))
 
 
 def test_a_connection_to_one_file_has_one_table(tmp_path: Path) -> None:
     (tmp_path / "orders.csv").write_text("a\n1\n")
-    catalog = FilesCatalog(tmp_path / "orders.csv", "csv")
+    catalog = FilesCatalog(LocalTree(tmp_path / "orders.csv"), "csv")
     assert [file.name for file in catalog.find(("orders",)).files] == ["orders.csv"]
     with pytest.raises(SourceFailed, match="Did you mean 'orders'"):
         catalog.find(("order",))

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from ematix_flow.backends.objectstore.places import HIDDEN, Place, is_hidden
-from ematix_flow.backends.objectstore.sourcefiles import (
-    SourceFile,
-    cannot_look,
-    is_dated,
-    local_file,
-    look_into,
-)
+from ematix_flow.backends.objectstore.places import is_hidden
+from ematix_flow.backends.objectstore.sourcefiles import SourceFile, cannot_look, is_dated
 from ematix_flow.backends.objectstore.tablestate import TableState
-from ematix_flow.backends.objectstore.versions import current_version
+from ematix_flow.backends.objectstore.trees import Entry, Parts, Tree
 from ematix_flow.backends.stores.folders import segments
 from ematix_flow.errors import SourceFailed, did_you_mean
 from ematix_flow.spec.connections import format_from_path
@@ -47,8 +39,8 @@ class ReadableTable:
 class FilesCatalog:
     """What lies under a root. Nothing hidden is ever a table."""
 
-    def __init__(self, root: Path, format: str) -> None:
-        self._root, self._format = root, format
+    def __init__(self, tree: Tree, format: str) -> None:
+        self._tree, self._format = tree, format
 
     def find(self, name: tuple[str, ...]) -> ReadableTable:
         """The table of this name; SourceFailed says what is there instead."""
@@ -60,82 +52,85 @@ class FilesCatalog:
         try:
             return self._find(shown, parts)
         except OSError as error:
-            raise cannot_look(Path(error.filename or self._root), error) from error
+            raise cannot_look(error.filename or self._tree.shown(), error) from error
 
     def names(self) -> list[str]:
         """The tables there, as SQL names them."""
+        only = self._tree.root_file()
+        if only is not None:
+            return [_bare(only[0].name)]
         found: list[str] = []
-        if self._root.is_file():
-            return [_bare(self._root.name)]
-        self._list(self._root, "", found)
+        self._list((), "", found)
         return sorted(set(found))
 
     # -------------------------------------------------------------- finding
 
-    def _find(self, shown: str, parts: tuple[str, ...]) -> ReadableTable:
-        if self._root.is_file():
-            if shown.lower() in (self._root.name.lower(), _bare(self._root.name).lower()):
-                return self._of_file(shown, self._root)
+    def _find(self, shown: str, parts: Parts) -> ReadableTable:
+        only = self._tree.root_file()
+        if only is not None:
+            file, folder = only
+            if shown.lower() in (file.name.lower(), _bare(file.name).lower()):
+                return self._of_file(shown, file, folder)
             raise self._unknown(shown)
-        if not self._root.is_dir():
-            raise SourceFailed(
-                f"the folder {self._root} is not there",
-                next_step="check the connection's path, or run the pipeline that fills it first",
-            )
+        self._tree.require()
         candidates = self._candidates(parts)
         if not candidates and len(parts) > 1:  # FROM events.csv, without quotes
             candidates = self._candidates((*parts[:-2], f"{parts[-2]}.{parts[-1]}"))
         if not candidates:
             raise self._unknown(shown)
         if len(candidates) > 1:
-            told = " and ".join(f"the {'folder' if path.is_dir() else 'file'} {path}" for path in candidates)
+            told = " and ".join(
+                f"the {'folder' if is_folder else 'file'} {self._tree.shown(found)}"
+                for found, is_folder in candidates
+            )
             raise SourceFailed(
                 f"{shown!r} may be {told}",
-                next_step=f"name one in full, as in  FROM `{candidates[-1].name}`, or move one of them",
+                next_step=f"name one in full, as in  FROM `{candidates[-1][0][-1]}`, or move one of them",
             )
-        return (
-            self._of_folder(shown, candidates[0])
-            if candidates[0].is_dir()
-            else self._of_file(shown, candidates[0])
-        )
+        found, is_folder = candidates[0]
+        if is_folder:
+            return self._of_folder(shown, found)
+        return self._of_file(shown, self._tree.file(found), self._tree.uri(found[:-1]))
 
-    def _candidates(self, parts: tuple[str, ...]) -> list[Path]:
-        """What the name may mean: an entry of that name, else those which have an extension besides."""
-        parent: Path | None = self._root
+    def _candidates(self, parts: Parts) -> list[tuple[Parts, bool]]:
+        """What the name may mean, and whether each is a folder: entries of that name, else those which have
+        an extension besides."""
+        parent: Parts = ()
         for part in parts[:-1]:
-            parent = _entry(parent, part) if parent is not None else None
-        if parent is None or not parent.is_dir():
-            return []
-        exact = _entry(parent, parts[-1])
-        if exact is not None and exact.is_file():
-            return [exact]
-        named = [
-            parent / entry
-            for entry in sorted(os.listdir(parent))
-            if not is_hidden(entry)
-            and _bare(entry).lower() == parts[-1].lower() != entry.lower()
-            and format_from_path(entry) == self._format
+            folders = [entry for entry in _named(self._tree.entries(parent), part) if entry.is_folder]
+            if not folders:
+                return []
+            parent = (*parent, folders[0].name)
+        entries = self._tree.entries(parent)
+        exact = _named(entries, parts[-1])
+        if len(exact) == 1 and not exact[0].is_folder:
+            return [((*parent, exact[0].name), False)]
+        extended = [
+            entry
+            for entry in entries
+            if not is_hidden(entry.name)
+            and _bare(entry.name).lower() == parts[-1].lower() != entry.name.lower()
+            and format_from_path(entry.name) == self._format
         ]
-        return [exact, *named] if exact is not None else named
+        return [((*parent, entry.name), entry.is_folder) for entry in (*exact, *extended)]
 
-    def _of_file(self, name: str, path: Path) -> ReadableTable:
-        if format_from_path(path.name) not in (None, self._format):
-            raise self._of_other_format(path.parent, str(format_from_path(path.name)), f" ({path.name})")
-        return ReadableTable(name, str(path.parent), (local_file(path),), whole_folder=False)
+    def _of_file(self, name: str, file: SourceFile, folder: str) -> ReadableTable:
+        if format_from_path(file.name) not in (None, self._format):
+            raise self._of_other_format(folder, str(format_from_path(file.name)), f" ({file.name})")
+        return ReadableTable(name, folder, (file,), whole_folder=False)
 
-    def _of_folder(self, name: str, folder: Path) -> ReadableTable:
-        version = current_version(Place(self._root, folder.relative_to(self._root).parts))
-        if version is not None:
-            if version.state.layout.format != self._format:
-                raise self._of_other_format(folder, version.state.layout.format, "")
-            files = look_into(version.data, lambda _: False).files
-            return ReadableTable(name, str(version.data), files, version.state)
-        found = look_into(folder, self._belongs)
+    def _of_folder(self, name: str, parts: Parts) -> ReadableTable:
+        folder, ours = self._tree.shown(parts), self._tree.managed(parts)
+        if ours is not None:
+            if ours.state.layout.format != self._format:
+                raise self._of_other_format(folder, ours.state.layout.format, "")
+            return ReadableTable(name, ours.folder, ours.files, ours.state, whole_folder=ours.exact)
+        found = self._tree.look_into(parts, self._belongs)
         self._require_format(folder, found.files)
         if not found.files:
             raise self._no_table(name, folder, found.others)
         whole = not found.others
-        return ReadableTable(name, str(folder), found.files, None, whole, found.nested)
+        return ReadableTable(name, self._tree.uri(parts), found.files, None, whole, found.nested)
 
     def _belongs(self, name: str) -> bool:
         """Whether a folder is a part of the table above it: by its date, or as ``part.parquet/``."""
@@ -143,20 +138,20 @@ class FilesCatalog:
 
     # -------------------------------------------------------------- what is not there
 
-    def _require_format(self, folder: Path, files: Sequence[SourceFile]) -> None:
+    def _require_format(self, folder: str, files: Sequence[SourceFile]) -> None:
         for file in files:
             there = format_from_path(file.name)
             if there not in (None, self._format):
                 raise self._of_other_format(folder, str(there), f" ({file.name})")
 
-    def _no_table(self, name: str, folder: Path, others: Sequence[str]) -> SourceFailed:
+    def _no_table(self, name: str, folder: str, others: Sequence[str]) -> SourceFailed:
         if not others:
             step = "run the pipeline that fills it first"
             return SourceFailed(f"the folder {folder} holds no files yet", next_step=step)
         inside = ", ".join(f"{name}.{other}" for other in others[:_SHOWN])
         return SourceFailed(f"{name!r} is no table but a folder", next_step=f"tables in it: {inside}")
 
-    def _of_other_format(self, folder: Path, there: str, example: str) -> SourceFailed:
+    def _of_other_format(self, folder: str, there: str, example: str) -> SourceFailed:
         return SourceFailed(
             f"the folder {folder} holds {there} files{example}, "
             f"and the connection's format is {self._format}",
@@ -164,52 +159,45 @@ class FilesCatalog:
         )
 
     def _unknown(self, name: str) -> SourceFailed:
-        known = self.names()
+        known, root = self.names(), self._tree.shown()
         shown = ", ".join(known[:_SHOWN]) + (", …" if len(known) > _SHOWN else "")
         return SourceFailed(
-            f"there is no table {name!r} in {self._root}.{did_you_mean(name, known)}",
-            next_step=f"tables there: {shown}" if known else f"put {self._format} files into {self._root}",
+            f"there is no table {name!r} in {root}.{did_you_mean(name, known)}",
+            next_step=f"tables there: {shown}" if known else f"put {self._format} files into {root}",
         )
 
-    def _list(self, folder: Path, prefix: str, found: list[str]) -> None:
+    def _list(self, parts: Parts, prefix: str, found: list[str]) -> None:
         """Tables two levels deep, which is as deep as a schema and a table go."""
-        with os.scandir(folder) as entries:
-            for entry in sorted(entries, key=lambda e: e.name):
-                if is_hidden(entry.name) or entry.name == HIDDEN or len(found) >= _LISTED:
-                    continue
-                if entry.is_file():
-                    if format_from_path(entry.name) == self._format:
-                        found.append(prefix + _bare(entry.name))
-                elif entry.is_dir():
-                    inside = list(_some_names(Path(entry.path)))
-                    if prefix or not inside or any(self._holds_rows(name, is_dir) for name, is_dir in inside):
-                        found.append(prefix + entry.name)
-                    else:
-                        self._list(Path(entry.path), f"{entry.name}.", found)
+        for entry in self._tree.entries(parts):
+            if is_hidden(entry.name) or len(found) >= _LISTED:
+                continue
+            if not entry.is_folder:
+                if format_from_path(entry.name) == self._format:
+                    found.append(prefix + _bare(entry.name))
+                continue
+            inside = self._some((*parts, entry.name))
+            if prefix or not inside or any(self._holds_rows(other) for other in inside):
+                found.append(prefix + entry.name)
+            else:
+                self._list((*parts, entry.name), f"{entry.name}.", found)
 
-    def _holds_rows(self, name: str, is_folder: bool) -> bool:
+    def _some(self, parts: Parts) -> list[Entry]:
+        """What a folder holds; nothing where this user may not look."""
+        try:
+            return [entry for entry in self._tree.entries(parts) if not is_hidden(entry.name)]
+        except OSError:
+            return []
+
+    def _holds_rows(self, entry: Entry) -> bool:
         """Whether an entry makes the folder in which it lies a table."""
-        return not is_folder or "=" in name or self._belongs(name)
+        return not entry.is_folder or "=" in entry.name or self._belongs(entry.name)
 
 
-def _some_names(folder: Path) -> list[tuple[str, bool]]:
-    """Names in a folder, and whether each is a folder; none where this user may not look."""
-    try:
-        with os.scandir(folder) as entries:
-            return [(entry.name, entry.is_dir()) for entry in entries if not is_hidden(entry.name)]
-    except OSError:
-        return []
-
-
-def _entry(parent: Path, name: str) -> Path | None:
-    """A folder or file of a folder by its name; in another case of letters if there is only one such."""
-    if not parent.is_dir():
-        return None
-    exact = parent / name
-    if exact.exists():
-        return exact
-    alike = [entry for entry in os.listdir(parent) if entry.lower() == name.lower()]
-    return parent / alike[0] if len(alike) == 1 else None
+def _named(entries: Sequence[Entry], name: str) -> list[Entry]:
+    """The entries of this name; in another case of letters if there is only one such."""
+    exact = [entry for entry in entries if entry.name == name]
+    alike = [entry for entry in entries if entry.name.lower() == name.lower()]
+    return exact or (alike if len(alike) == 1 else [])
 
 
 def _bare(file_name: str) -> str:

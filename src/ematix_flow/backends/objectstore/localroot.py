@@ -25,7 +25,7 @@ from ematix_flow.backends.objectstore.places import (
     stem,
 )
 from ematix_flow.backends.objectstore.staging import LocalStaging, new_attempt
-from ematix_flow.backends.objectstore.tablestate import TableState, ledger_entries, ledger_holds
+from ematix_flow.backends.objectstore.tablestate import TableState, ledger_entries, ledger_holds, sealed_in
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.state.locks import hold_file_lock
 
@@ -94,10 +94,10 @@ class LocalHome(TableHome):
         versions.settle(self.place)
 
     def ledger_holds(self, version: Version, pipeline: str, target: str, batch_key: str) -> bool:
-        return ledger_holds(_ours(version).path, version.state, pipeline, target, batch_key)
+        return ledger_holds(sealed_in(_ours(version).path), version.state, pipeline, target, batch_key)
 
     def ledger(self, version: Version, pipeline: str, target: str) -> Iterator[LedgerEntry]:
-        return ledger_entries(_ours(version).path, version.state, pipeline, target)
+        return ledger_entries(sealed_in(_ours(version).path), version.state, pipeline, target)
 
 
 class LocalRoot(FilesRoot):

@@ -225,11 +225,12 @@ def _unpacked(path: FilePath) -> Any:
 
     if isinstance(path, Path):
         return pa.input_stream(str(path), compression="detect")
+    stream = path.open("rb")
     try:
         packed = pa.Codec.detect(path.name).name
-    except ValueError:  # its name says nothing
-        packed = None
-    return pa.input_stream(path.open("rb"), compression=packed)
+    except (TypeError, ValueError):  # its name says nothing
+        return pa.input_stream(stream)
+    return pa.input_stream(stream, compression=packed)
 
 
 def _handle(path: FilePath) -> Any:

@@ -64,7 +64,7 @@ def literal(path: str) -> str:
     return re.sub(r"([\\\[\]{}*?^])", r"\\\1", path)
 
 
-def cannot_look(path: Path, error: OSError) -> SourceFailed:
+def cannot_look(path: Path | str, error: OSError) -> SourceFailed:
     """What the system said against reading a file or folder."""
     return SourceFailed(
         f"cannot read {path}: {error.strerror or error}",
@@ -78,7 +78,7 @@ def cannot_look(path: Path, error: OSError) -> SourceFailed:
 class Found:
     """What lies in a folder: the files of the table that it is, and folders that are none of it."""
 
-    files: tuple[LocalFile, ...]
+    files: tuple[SourceFile, ...]
     others: tuple[str, ...]
     nested: bool  # whether files lie in folders that are no partitions
 

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +91,16 @@ class S3Store(Store):
         """As `files_below`, with what a later read can be held to."""
         return list(self._listed(folder, ""))
 
+    def object_at(self, path: str) -> S3Object:
+        """FileNotFoundError when it is not there."""
+        found = S3File(self.connection, self.key(path))
+        return S3Object(path, found.size, found.etag)
+
+    def above(self) -> tuple[S3Store, str] | None:
+        """The folder in which the root lies, and its name there; None for a whole bucket."""
+        folder, _, name = self.root.rpartition("/")
+        return (S3Store(replace(self.connection, prefix=folder)), name) if name else None
+
     def _listed(self, folder: str, delimiter: str) -> Iterator[S3Object]:
         prefix = self._prefix(folder)
         with understood(self.connection, f"to list {self.uri(folder)}"):
@@ -143,6 +153,11 @@ class S3Store(Store):
                 if self._writer(key) != writer:
                     raise FileExistsError(self.uri(path)) from error
 
+    def put(self, path: str, text: str) -> None:
+        """Write a small file, whatever is there: for names that nobody else uses."""
+        with understood(self.connection, f"to write {self.uri(path)}"):
+            self._client.put_object(**self._at(self.key(path)), Body=text.encode())
+
     def _writer(self, key: str) -> str | None:
         from botocore.exceptions import ClientError
 
@@ -159,6 +174,11 @@ class S3Store(Store):
         with understood(self.connection, f"to write {self.uri(path)}"):
             self._client.upload_file(str(local), self.connection.bucket, self.key(path), Config=_transfer())
         local.unlink()
+
+    def download(self, path: str, local: Path) -> None:
+        """Bring a file to this machine's disk."""
+        with understood(self.connection, f"to read {self.uri(path)}"):
+            self._client.download_file(self.connection.bucket, self.key(path), str(local), Config=_transfer())
 
     def copy(self, path: str, to: str) -> None:
         """Another object with the same bytes, made by the server itself."""

@@ -18,13 +18,18 @@ CONNECT_SECONDS, READ_SECONDS = 10, 60
 DEFAULT_REGION = "us-east-1"
 _GLOBAL_HOST = "s3.amazonaws.com"  # stands for whichever host serves the region
 
-_clients: dict[tuple[int, S3Connection], Any] = {}
+# the fields that a client is made from; one client serves all prefixes
+_TOLD_APART_BY = (
+    *("endpoint", "region", "access_key_id", "secret_access_key", "session_token", "profile"),
+    *("path_style", "verify_tls", "ca_cert_path", "anonymous", "requester_pays"),
+)
+_clients: dict[tuple[object, ...], Any] = {}
 _lock = threading.Lock()
 
 
 def s3_client(connection: S3Connection) -> Any:
     """The client of this process; a forked process gets its own."""
-    key = (os.getpid(), connection)
+    key = (os.getpid(), *(getattr(connection, name) for name in _TOLD_APART_BY))
     with _lock:
         if key not in _clients:
             _clients[key] = _made(connection)

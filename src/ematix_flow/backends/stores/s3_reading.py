@@ -29,7 +29,7 @@ class S3File(io.RawIOBase):
                 if is_missing(error):
                     raise FileNotFoundError(f"s3a://{connection.bucket}/{key}") from error
                 raise
-        self.size, self._etag = int(found["ContentLength"]), found["ETag"]
+        self.size, self.etag = int(found["ContentLength"]), found["ETag"]
 
     def readable(self) -> bool:
         return True
@@ -54,7 +54,7 @@ class S3File(io.RawIOBase):
         wanted = min(len(buffer), self.size - self._at)
         if wanted <= 0:
             return 0
-        pieces = {"Range": f"bytes={self._at}-{self._at + wanted - 1}", "IfMatch": self._etag}
+        pieces = {"Range": f"bytes={self._at}-{self._at + wanted - 1}", "IfMatch": self.etag}
         with understood(self._connection, self._doing):
             answer = s3_client(self._connection).get_object(**self._object, **pieces)
             piece = answer["Body"].read()

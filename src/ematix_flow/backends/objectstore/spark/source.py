@@ -21,6 +21,7 @@ from ematix_flow.backends.objectstore.spark.columnar import columnar_frame
 from ematix_flow.backends.objectstore.spark.csvframes import NO_NULL, csv_frame
 from ematix_flow.backends.objectstore.spark.jsonframes import json_frame
 from ematix_flow.backends.objectstore.spark.reading import load, union
+from ematix_flow.backends.objectstore.trees import LocalTree
 from ematix_flow.backends.query_tables import chosen_columns, place_tables, query_frame, quoted
 from ematix_flow.spec.files import CsvReading, JsonReading
 from ematix_flow.spec.pipelines import FileOptions
@@ -120,7 +121,7 @@ class LocalFilesSource(FilesSource):
     """Folders and files under one root of this machine's disk."""
 
     def __init__(self, root: Path, format: str, files: FileOptions = _AS_FOUND) -> None:
-        super().__init__(FilesCatalog(root, format), format, files)
+        super().__init__(FilesCatalog(LocalTree(root), format), format, files)
 
 
 # ------------------------------------------------------------------ CSV of ours

@@ -1,0 +1,286 @@
+"""A table in a bucket: data files under the keys that readers list, and numbered manifests beside.
+
+A manifest holds the state of one version, its files among it. To publish is to create the next number,
+which only one can; the newest manifest is the table. Before files are brought to where readers list, their
+names are noted in an intent, so that what a crash leaves is known and removed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from ematix_flow import faults
+from ematix_flow.backends.base import LedgerEntry
+from ematix_flow.backends.objectstore import tablestate
+from ematix_flow.backends.objectstore.homes import TableHome, Version
+from ematix_flow.backends.objectstore.places import HIDDEN, DataFile, is_hidden, stem
+from ematix_flow.backends.objectstore.s3staging import S3Path
+from ematix_flow.backends.objectstore.tablestate import (
+    TableState,
+    ledger_entries,
+    ledger_holds,
+    parse_state,
+    sealed_lines,
+)
+from ematix_flow.backends.stores.s3 import S3Store
+from ematix_flow.errors import FlowError, TargetFailed
+
+COPIES_AT_ONCE = 8
+_LOOKS = 5
+_MANIFEST, _INTENT = "manifest-", "intent-"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class S3Version:
+    """``number`` is its manifest's; 0 for a user's own folder."""
+
+    number: int
+    state: TableState
+
+
+@dataclass(frozen=True)
+class _Intent:
+    """What a load is about to bring, and what it is to replace."""
+
+    new: tuple[str, ...]
+    replaced: tuple[str, ...]
+
+    def to_json(self) -> str:
+        return json.dumps({"new": self.new, "replaced": self.replaced})
+
+    @classmethod
+    def from_json(cls, text: str) -> _Intent:
+        value = json.loads(text)
+        return cls(tuple(value["new"]), tuple(value["replaced"]))
+
+
+class S3Home(TableHome):
+    """The table in the folders ``parts`` of a store."""
+
+    def __init__(self, store: S3Store, parts: tuple[str, ...]) -> None:
+        self.store, self.parts = store, parts
+
+    @property
+    def name(self) -> str:
+        return "/".join(self.parts)
+
+    @property
+    def shown(self) -> str:
+        return self.store.uri(self.name)
+
+    @property
+    def _folder(self) -> str:
+        return f"{HIDDEN}/tables/{stem(self.name)}"
+
+    def locked(self) -> AbstractContextManager[None]:
+        return self.store.table_lock(self.name)
+
+    # -------------------------------------------------------------- what is there
+
+    def current(self) -> S3Version | None:
+        for _ in range(_LOOKS):
+            numbers = self._numbers()
+            if not numbers:
+                return None
+            path = self._manifest(numbers[-1])
+            try:
+                return S3Version(numbers[-1], parse_state(self.store.read(path), self.store.uri(path)))
+            except FileNotFoundError:  # loads came and went in between
+                continue
+        raise TargetFailed(
+            f"the manifests of {self.shown} change faster than they can be read",
+            next_step="run it again when fewer loads run into this table",
+        )
+
+    def _numbers(self) -> list[int]:
+        names = self.store.names(self._folder)
+        found = [name[len(_MANIFEST) : -len(".json")] for name in names if name.startswith(_MANIFEST)]
+        return sorted(int(number) for number in found)
+
+    def _manifest(self, number: int) -> str:
+        return f"{self._folder}/{_MANIFEST}{number:012d}.json"
+
+    def files(self, version: Version) -> list[DataFile]:
+        return [self._file(name) for name in sorted(version.state.files)]
+
+    def _file(self, name: str) -> DataFile:
+        return DataFile(S3Path(self.store, f"{self.name}/{name}"), name)
+
+    def users_files(self) -> list[DataFile]:
+        names = (path for path, _ in self.store.files_below(self.name))
+        return [self._file(name) for name in sorted(names) if _is_data(name)]
+
+    def users_folders(self) -> list[str]:
+        below = (path.split("/")[0] for path, _ in self.store.files_below(self.name) if "/" in path)
+        return sorted({folder for folder in below if "=" not in folder and not is_hidden(folder)})
+
+    def as_version(self, state: TableState) -> S3Version:
+        return S3Version(0, state)
+
+    def ledger_holds(self, version: Version, pipeline: str, target: str, batch_key: str) -> bool:
+        return ledger_holds(self._sealed(version.state), version.state, pipeline, target, batch_key)
+
+    def ledger(self, version: Version, pipeline: str, target: str) -> Iterator[LedgerEntry]:
+        return ledger_entries(self._sealed(version.state), version.state, pipeline, target)
+
+    def _sealed(self, state: TableState) -> tablestate.ReadSealed:
+        return lambda number: self.store.read(f"{self._folder}/{state.sealed_as[number - 1]}")
+
+    # -------------------------------------------------------------- publishing
+
+    def begin(self, state: TableState, files: Sequence[DataFile]) -> S3Version:
+        """The user's files stay where they are; from now on the manifest says which are the table's."""
+        return self._commit(1, state)
+
+    def publish(self, base: Version, kept: Sequence[str], new: Sequence[DataFile], state: TableState) -> None:
+        there = _ours(base)
+        replaced = tuple(sorted(set(there.state.files) - set(kept)))
+        intent = _Intent(tuple(file.name for file in new), replaced)
+        noted = f"{self._folder}/{_INTENT}{uuid.uuid4().hex}.json"
+        self.store.create(noted, intent.to_json())
+        try:
+            self._bring(new)
+            faults.point("files.version_written")
+            faults.point("apply.rows_written")
+            state = self._seal(state)
+            faults.point("apply.ledger_written")
+            faults.point("apply.before_commit")
+            faults.point("files.before_publish")
+            self._commit(there.number + 1, state)
+        except Exception as error:
+            if not isinstance(error, _Unknown):
+                self._withdraw(noted, intent, there.state)
+            raise
+        faults.point("files.after_publish")
+        faults.point("apply.after_commit")
+        try:  # the load is committed: what cannot be removed now is removed by the next
+            self._remove(intent.replaced)
+            self._drop_manifests(there.number)
+            self.store.remove(noted)
+        except FlowError as error:
+            _log.warning("%s keeps files that it no longer needs: %s", self.shown, error.what)
+
+    def _bring(self, files: Sequence[DataFile]) -> None:
+        """To where readers list: staged files by the server itself, those made here from this disk."""
+
+        def bring(file: DataFile) -> None:
+            to = f"{self.name}/{file.name}"
+            if isinstance(file.path, S3Path):
+                self.store.copy(file.path.path, to)
+            else:
+                self.store.upload(file.on_disk, to)
+
+        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+            for _ in pool.map(bring, files):
+                pass
+
+    def _seal(self, state: TableState) -> TableState:
+        if len(state.ledger) < tablestate.SEALED_ENTRIES:
+            return state
+        name = f"ledger-{state.sealed + 1:06d}-{uuid.uuid4().hex}.jsonl"
+        self.store.create(f"{self._folder}/{name}", sealed_lines(state.ledger))
+        return replace(state, ledger=(), sealed=state.sealed + 1, sealed_as=(*state.sealed_as, name))
+
+    def _commit(self, number: int, state: TableState) -> S3Version:
+        """Create the manifest of that number: the moment at which the load is committed."""
+        text = json.dumps(state.to_json(), ensure_ascii=False)
+        self.store.require_held()
+        try:
+            self.store.create(self._manifest(number), text)
+        except FileExistsError as error:
+            raise TargetFailed(
+                f"another load changed {self.shown} while this one ran",
+                state=f"{self.name} is as that load left it",
+                next_step="run it again",
+            ) from error
+        except TargetFailed as error:
+            if not self._went_in(number, text):
+                raise
+            _log.info("the answer to a commit was lost, and it is there: %s", error.what)
+        return S3Version(number, state)
+
+    def _went_in(self, number: int, text: str) -> bool:
+        """Whether a commit is there whose answer never came."""
+        path = self._manifest(number)
+        try:
+            return self.store.read(path) == text
+        except FileNotFoundError:
+            return False
+        except FlowError as error:
+            raise _Unknown(
+                f"the S3 server stopped answering while a load of {self.shown} was committed: {error.what}",
+                state="whether it was committed is not known; another run finds out and loads it once",
+                next_step="run it again once the server answers",
+            ) from error
+
+    def _withdraw(self, noted: str, intent: _Intent, state: TableState) -> None:
+        """Remove what a load brought that will not be committed; what cannot be is left to the next."""
+        try:
+            self._remove([name for name in intent.new if name not in state.files])
+            self.store.remove(noted)
+        except FlowError as error:
+            _log.warning("files of a failed load stay in %s until the next: %s", self.shown, error.what)
+
+    # -------------------------------------------------------------- after a crash
+
+    def settle(self) -> None:
+        self.clear()
+
+    def has_intents(self) -> bool:
+        return bool(self._intents())
+
+    def _intents(self) -> list[str]:
+        return [name for name in self.store.names(self._folder) if name.startswith(_INTENT)]
+
+    def clear(self) -> list[str]:
+        """Remove what loads that died brought or were to replace; the names of what was there.
+
+        With the table's lock held nobody else has an intent, unless it lost its lock without knowing. A
+        new manifest makes sure that such a one cannot commit any more.
+        """
+        intents = self._intents()
+        version = self.current() if intents else None
+        if version is None:
+            return []
+        self._commit(version.number + 1, version.state)
+        self._drop_manifests(version.number)
+        there = {path for path, _ in self.store.files_below(self.name)}
+        left: list[str] = []
+        for name in intents:
+            intent = _Intent.from_json(self.store.read(f"{self._folder}/{name}"))
+            found = {*intent.new, *intent.replaced} & there - set(version.state.files)
+            self._remove(sorted(found))
+            self.store.remove(f"{self._folder}/{name}")
+            left += sorted(found & set(intent.new))
+        return left
+
+    def _remove(self, names: Sequence[str]) -> None:
+        self.store.remove_all([f"{self.name}/{name}" for name in names])
+
+    def _drop_manifests(self, before: int) -> None:
+        """Those below a number; the last one stays for readers that have listed it already."""
+        old = [number for number in self._numbers() if number < before]
+        self.store.remove_all([self._manifest(number) for number in old])
+
+
+class _Unknown(TargetFailed):
+    """A commit of which nobody can say whether it happened."""
+
+
+def _is_data(name: str) -> bool:
+    """Files of the folder and of its partition folders, but hidden ones."""
+    *folders, file = name.split("/")
+    return not is_hidden(file) and all("=" in folder and not is_hidden(folder) for folder in folders)
+
+
+def _ours(version: Version) -> S3Version:
+    assert isinstance(version, S3Version)
+    return version
