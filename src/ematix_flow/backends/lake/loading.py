@@ -33,7 +33,7 @@ from ematix_flow.backends.lake.journal import Commit, Journal
 from ematix_flow.backends.lake.session import SparkSqlSession
 from ematix_flow.backends.lake.table import ChangedMeanwhile, LakeFormat
 from ematix_flow.backends.positions import batch_key, nothing_new, require_position
-from ematix_flow.errors import TargetFailed
+from ematix_flow.errors import SchemaMismatch, TargetFailed
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.strategies.sql import column
 
@@ -77,6 +77,7 @@ class LakeLoad:
     def compute(self) -> Computed:
         """Everything but the commit. Errors of the rows come from here, and nothing is touched."""
         load, spark = self._load, self._spark
+        self._require_partitions()
         register_functions(spark, [c.type for c in load.table.columns])
         work = {name: fresh_view(name) for name in self._work_names()}
         self._views += work.values()
@@ -121,6 +122,28 @@ class LakeLoad:
         """Let go of the views."""
         for view in self._views:
             self._spark.catalog.dropTempView(view)
+
+    def _require_partitions(self) -> None:
+        load = self._load
+        unknown = [name for name in load.partition_by if name not in load.table.column_names]
+        if unknown:
+            raise SchemaMismatch(
+                f"partition_by names {', '.join(map(repr, unknown))}, no column of {load.table.label}",
+                where=load.table.where,
+                state="nothing was touched",
+                next_step=f"its columns are {', '.join(load.table.column_names)}",
+            )
+        if not load.partition_by or self._snapshot is None:
+            return
+        found = self._format.partitions(self._spark, self._wanted)
+        if set(found) != set(load.partition_by):
+            shown, wanted = f"by {', '.join(found)}" if found else "not at all", ", ".join(load.partition_by)
+            raise SchemaMismatch(
+                f"{load.table.label} is divided {shown}, and partition_by says {wanted}",
+                where=load.table.where,
+                state=f"{load.table.label} is unchanged",
+                next_step="leave partition_by out or make it the same: a table is divided when it is made",
+            )
 
     def _work_names(self) -> Sequence[str]:
         load = self._load

@@ -25,7 +25,6 @@ class Snapshot:
 
     version: str
     schema: StructType
-    partition_by: tuple[str, ...] = ()
 
 
 class ChangedMeanwhile(Exception):
@@ -56,6 +55,10 @@ class LakeFormat(ABC):
     @abstractmethod
     def is_current(self, spark: SparkSession, table: TableSpec, snapshot: Snapshot | None) -> bool:
         """Whether nobody has committed to the table since; None is a table that is not there."""
+
+    @abstractmethod
+    def partitions(self, spark: SparkSession, table: TableSpec) -> tuple[str, ...]:
+        """The columns that the files of a table which is there are divided by."""
 
     @abstractmethod
     def create_sql(self, table: TableSpec, partition_by: Sequence[str]) -> str:
