@@ -9,20 +9,32 @@ from ematix_flow.errors import SourceFailed
 
 _FILE = re.compile(r"Encountered error while reading file (?:file:(?://)?)?(\S+?)\.?\s")
 _STEP = "mend the file, or move it away"
+_NOT_LOOKED_AT = "column {column!r}: {value} is no {kind}, which the lines were that were looked at"
+_LOOK_AT_ALL = "raise schema_infer_max_records in json_read_options=, or leave it out to look at all"
 _REASONS = (
     (
-        re.compile(r"\[MALFORMED_CSV_RECORD\] Malformed CSV record: (.*)"),
+        re.compile(
+            r"\[MALFORMED_CSV_RECORD\] Malformed CSV record: (.*?)(?: SQLSTATE: \w{5})?$", re.MULTILINE
+        ),
         "the record {0!r} has not as many cells as the header, or its quotes do not end",
         "mend it; csv_read_options= says another delimiter, quote or escape, and truncated_rows_ok fills"
         " up what is missing",
     ),
     (
         re.compile(
-            r"Cannot parse the field name '(.*?)' and the value (.*?) of the JSON token type \w+ to target"
-            r' Spark data type "(.*?)"'
+            r"Cannot parse the field name '(?P<column>.*?)' and the value (?P<value>.*?) of the JSON token"
+            r' type \w+ to target Spark data type "(?P<kind>.*?)"'
         ),
-        "column {0!r}: {1} is no {2}, which the lines were that were looked at",
-        "raise schema_infer_max_records in json_read_options=, or leave it out to look at all",
+        _NOT_LOOKED_AT,
+        _LOOK_AT_ALL,
+    ),
+    (
+        re.compile(
+            r"Cannot parse the value '(?P<value>.*?)' of the field `(?P<column>.*?)` as target spark"
+            r" data type (?P<kind>\w+?)Type"
+        ),
+        _NOT_LOOKED_AT,
+        _LOOK_AT_ALL,
     ),
     (
         re.compile(r"\[(\w[^\]]*)\]\. Null File Decryptor"),
@@ -33,6 +45,11 @@ _REASONS = (
         re.compile(r"(?:Unexpected end of (?:ZLIB )?input stream|Truncated|premature EOF|EOFException)"),
         "it ends in the middle",
         "it is damaged or was not written to its end: write it anew, or move it away",
+    ),
+    (
+        re.compile(r"nanos > 999999999 or < 0"),
+        "it holds a fraction of a second before 1970, which ORC's readers take for different times",
+        "write the file as Parquet, which has no such limit",
     ),
     (
         re.compile(r"\(Permission denied\)|AccessControlException"),
@@ -63,5 +80,7 @@ def of_a_file(said: str, cause: str) -> SourceFailed | None:
     for pattern, words, step in _REASONS:
         reason = pattern.search(said)
         if reason is not None:
-            return SourceFailed(f"cannot read {file}: {words.format(*reason.groups())}", next_step=step)
+            return SourceFailed(
+                f"cannot read {file}: {words.format(*reason.groups(), **reason.groupdict())}", next_step=step
+            )
     return SourceFailed(f"cannot read {file}: {cause}", next_step=_STEP)

@@ -34,6 +34,7 @@ class CsvShape:
 
     delimiter: str
     names: tuple[str, ...]
+    line_end: str
     spans_lines: bool  # whether a cell may hold a line end; if not, the file can be read in pieces
 
 
@@ -109,10 +110,13 @@ def _shape(file: SourceFile, beginning: str, reading: CsvReading, *, spans_lines
         ) from error
     delimiter = max(given, key=lambda one: len(found[one]))
     cells = found[delimiter]
+    old = "\r" in beginning and "\n" not in beginning
+    line_end = reading.terminator or ("\r" if old else "\n")
     if not cells:
-        return CsvShape(delimiter, (), spans_lines)
+        return CsvShape(delimiter, (), line_end, spans_lines)
     if not reading.has_header:
-        return CsvShape(delimiter, tuple(f"_c{number}" for number in range(len(cells))), spans_lines)
+        names = tuple(f"_c{number}" for number in range(len(cells)))
+        return CsvShape(delimiter, names, line_end, spans_lines)
     _require_delimiter(file, cells, reading)
     names = tuple(name or f"_c{number}" for number, name in enumerate(cells))
     twice = next((name for name in names if [n.lower() for n in names].count(name.lower()) > 1), None)
@@ -122,7 +126,7 @@ def _shape(file: SourceFile, beginning: str, reading: CsvReading, *, spans_lines
             next_step="give each column a name of its own, or read it with "
             "csv_read_options={'has_header': False} if that line is no header",
         )
-    return CsvShape(delimiter, names, spans_lines)
+    return CsvShape(delimiter, names, line_end, spans_lines)
 
 
 def _require_delimiter(file: SourceFile, cells: Sequence[str], reading: CsvReading) -> None:

@@ -135,12 +135,21 @@ def _widens(stored: pa.DataType, wanted: pa.DataType) -> bool:
     import pyarrow.types as t
 
     if stored in (pa.int8(), pa.int16(), pa.int32()):
-        return wanted in (pa.int16(), pa.int32(), pa.int64(), pa.float64()) or bool(t.is_decimal(wanted))
-    if stored == pa.int64() or t.is_decimal(stored):
+        return wanted in (pa.int16(), pa.int32(), pa.int64(), pa.float64()) or _whole_digits(wanted) >= 10
+    if stored == pa.int64():
+        return _whole_digits(wanted) >= 20
+    if t.is_decimal(stored):
         return bool(t.is_decimal(wanted))
     if stored == pa.float32():
         return bool(wanted == pa.float64())
     return bool(stored == pa.date32() and t.is_timestamp(wanted))
+
+
+def _whole_digits(of: pa.DataType) -> int:
+    """Before the point of a decimal; none of any other type."""
+    import pyarrow.types as t
+
+    return int(of.precision - of.scale) if t.is_decimal(of) else 0
 
 
 def _is_nanoseconds(stored: pa.DataType) -> bool:

@@ -15,7 +15,7 @@ from ematix_flow.backends.objectstore.catalog import ReadableTable
 from ematix_flow.backends.objectstore.csvheaders import CsvShape, csv_shape, is_utf8, not_utf8
 from ematix_flow.backends.objectstore.packing import is_hadoops
 from ematix_flow.backends.objectstore.sourcefiles import SourceFile
-from ematix_flow.backends.objectstore.spark.reading import load, partition_types, union
+from ematix_flow.backends.objectstore.spark.reading import SAMPLED_FILES, load, partition_types, union
 from ematix_flow.backends.query_tables import quoted
 from ematix_flow.backends.refusals import FILE, refusal, text
 from ematix_flow.errors import SourceFailed
@@ -36,10 +36,12 @@ _found: OrderedDict[object, dict[str, str]] = OrderedDict()  # a query is planne
 
 def csv_frame(spark: SparkSession, table: ReadableTable, reading: CsvReading) -> DataFrame:
     shapes: dict[CsvShape, list[SourceFile]] = defaultdict(list)
+    first: list[tuple[CsvShape, SourceFile]] = []
     for file in table.files:
         shape = csv_shape(spark, file, reading)
         if shape.names:
             shapes[shape].append(file)
+            first += [(shape, file)] if len(first) < SAMPLED_FILES else []
     if not shapes:
         raise SourceFailed(
             f"the files of {table.name!r} in {table.folder} are empty: they have no "
@@ -50,7 +52,11 @@ def csv_frame(spark: SparkSession, table: ReadableTable, reading: CsvReading) ->
     frames = [_cells(spark, table, files, shape, reading, partitions) for shape, files in shapes.items()]
     cells = union(frames)
     names = [name for name in cells.columns if name != _FILE and name not in partitions]
-    types = _types(table, cells, names, reading)
+    if reading.schema_infer_max_records is not None:
+        sampled = [_cells(spark, table, [file], shape, reading, partitions) for shape, file in first]
+        types = _types(table, union(sampled).limit(reading.schema_infer_max_records), names, reading)
+    else:
+        types = _types(table, cells, names, reading)
     checked = reading.schema_infer_max_records is not None
     chosen = [f"{_typed(name, types[name], checked)} AS {quoted(name)}" for name in names]
     return cells.selectExpr(*chosen, *map(quoted, partitions))
@@ -92,8 +98,8 @@ def _reader(spark: SparkSession, ddl: str, shape: CsvShape, reading: CsvReading)
         "mode": "FAILFAST",
         "columnPruning": False,  # a record of another length is told, whichever columns are asked for
     }
-    if reading.terminator is not None:
-        options["lineSep"] = reading.terminator
+    if shape.spans_lines or reading.terminator is not None:  # else Spark knows all three line ends
+        options["lineSep"] = shape.line_end
     if reading.comment is not None:
         options["comment"] = reading.comment
     if reading.truncated_rows_ok:
@@ -103,8 +109,8 @@ def _reader(spark: SparkSession, ddl: str, shape: CsvShape, reading: CsvReading)
 
 def _cell(name: str, shape: CsvShape, reading: CsvReading) -> str:
     cell = quoted(name)
-    if name == shape.names[-1] and shape.spans_lines and reading.terminator is None:
-        # where line ends differ within a file, Spark takes the first for all and leaves the others' return
+    if name == shape.names[-1] and shape.spans_lines and shape.line_end == "\n":
+        # told of one line end, Spark leaves the other half of Windows' in the last cell
         cell = f"CASE WHEN endswith({cell}, '\\r') THEN left({cell}, length({cell}) - 1) ELSE {cell} END"
     if reading.null_regex is not None:
         pattern = text(null_pattern(reading.null_regex, "java"))
@@ -151,8 +157,9 @@ def _types(
 def _look(
     table: ReadableTable, cells: DataFrame, names: Sequence[str], reading: CsvReading
 ) -> dict[str, str]:
-    if reading.schema_infer_max_records is not None:
-        return csvtypes.look(cells.limit(reading.schema_infer_max_records), names, names).types
+    if reading.schema_infer_max_records is not None:  # the cells are the sample
+        there = [name for name in names if name in cells.columns]
+        return {**dict.fromkeys(names, "STRING"), **csvtypes.look(cells, there, there).types}
     texts: frozenset[str] = frozenset()
     if table.size > _SAMPLED_BYTES:
         texts = csvtypes.look(cells.limit(_SAMPLE_ROWS), names, names).texts

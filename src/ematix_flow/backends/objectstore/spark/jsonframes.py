@@ -16,7 +16,7 @@ from ematix_flow.backends.objectstore.catalog import ReadableTable
 from ematix_flow.backends.objectstore.csvheaders import not_utf8
 from ematix_flow.backends.objectstore.packing import is_hadoops, require_text, unpacked
 from ematix_flow.backends.objectstore.sourcefiles import SourceFile
-from ematix_flow.backends.objectstore.spark.reading import load, partition_types
+from ematix_flow.backends.objectstore.spark.reading import SAMPLED_FILES, load, partition_types, union
 from ematix_flow.backends.objectstore.storedtypes import ddl
 from ematix_flow.backends.query_tables import quoted
 from ematix_flow.backends.session_settings import session_settings
@@ -71,13 +71,11 @@ def _columns(spark: SparkSession, table: ReadableTable, limit: int | None) -> di
 
 
 def _of_all_lines(spark: SparkSession, table: ReadableTable) -> dict[str, str]:
-    from pyspark.errors import PySparkException
-
     reader = spark.read.format("json").option("mode", "FAILFAST")
     try:
         with session_settings(spark, {_CASE: "true"}):
             found = load(spark, reader, table, table.files).schema
-    except PySparkException as error:
+    except Exception as error:  # in which Spark names no file
         raise _bad_line(table.files) or error from error
     hidden = partition_types(table)
     return {field.name: _spark_ddl(field.dataType) for field in found if field.name not in hidden}
@@ -119,9 +117,10 @@ def _bad_line(files: Sequence[SourceFile]) -> SourceFailed | None:
 def _of_first_lines(spark: SparkSession, table: ReadableTable, limit: int) -> dict[str, str]:
     import pyarrow as pa
 
-    lines = load(spark, spark.read.format("text"), table, table.files).select("value").limit(limit)
+    some = [load(spark, spark.read.format("text"), table, [file]) for file in table.files[:SAMPLED_FILES]]
+    lines = union([one.select("value") for one in some])
     found = pa.struct([])
-    for row in lines.collect():
+    for row in lines.limit(limit).collect():
         try:
             value = json.loads(row.value.removeprefix("\ufeff")) if row.value.strip() else {}
         except ValueError as error:

@@ -19,6 +19,8 @@ from ematix_flow.errors import SourceFailed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
+SAMPLED_FILES = 16  # the first by name: where a sample is asked for, it is the same each time
+
 # Above this number of paths Spark lists them with a job of one task each; a driver is quicker by far.
 _LISTED_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 
