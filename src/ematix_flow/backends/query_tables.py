@@ -88,10 +88,10 @@ def _placed(sql: str, query: exp.Query, tokens: Sequence[Any]) -> Placed:
     placeholders: dict[tuple[Name, Moment | None], str] = {}
     edits: list[_Edit] = []
     for table in named:
-        parts = _parts(table)
+        parts = name_parts(table)
         name = tuple(part.name for part in parts)
         start, end = parts[0].meta["start"], parts[-1].meta["end"] + 1
-        moment, end = _moment(sql, tokens, table, end)
+        moment, end = moment_behind(sql, tokens, table, end)
         placeholder = placeholders.setdefault((name, moment), f"t{len(placeholders)}")
         edits.append(_Edit(start, end, "{" + placeholder + "}"))
         if not table.alias:
@@ -162,13 +162,13 @@ def _tables(tree: exp.Query) -> list[exp.Table]:
     return list(found.values())
 
 
-def _parts(table: exp.Table | exp.Column) -> list[Any]:
+def name_parts(table: exp.Table | exp.Column) -> list[Any]:
     """The identifiers of a qualified name, outermost first."""
     keys = ("catalog", "db", "this") if isinstance(table, exp.Table) else ("catalog", "db", "table")
     return [table.args[key] for key in keys if table.args.get(key) is not None]
 
 
-def _moment(sql: str, tokens: Sequence[Any], table: exp.Table, end: int) -> tuple[Moment | None, int]:
+def moment_behind(sql: str, tokens: Sequence[Any], table: exp.Table, end: int) -> tuple[Moment | None, int]:
     """What is said behind a name of when it is meant, and where that ends."""
     version = table.args.get("version")
     if version is None:
@@ -196,10 +196,10 @@ def _is_expression(text: str, wanted: exp.Expr) -> bool:
 
 def _unqualified_columns(tree: exp.Query, tables: list[exp.Table]) -> list[_Edit]:
     """``schema.table.column`` says ``table.column`` once the table has its own name as an alias."""
-    names = {tuple(part.name.lower() for part in _parts(table)) for table in tables if not table.alias}
+    names = {tuple(part.name.lower() for part in name_parts(table)) for table in tables if not table.alias}
     edits = []
     for column in tree.find_all(exp.Column):
-        parts = _parts(column)
+        parts = name_parts(column)
         if len(parts) > 1 and tuple(part.name.lower() for part in parts) in names:
             edits.append(_Edit(parts[0].meta["start"], parts[-1].meta["start"], ""))
     return edits

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from ematix_flow.backends.delta.tables import DeltaTables
 from ematix_flow.backends.lake.actions import Changes, fresh_view, merge_sql
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.journal import Commit
 from ematix_flow.backends.lake.table import LakeFormat, Snapshot
+from ematix_flow.backends.query_tables import Name
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.stores.folders import table_folder
 from ematix_flow.backends.table_plans import column_definition
@@ -43,6 +45,9 @@ class DeltaFormat(LakeFormat):
 
     def table(self, table: TableSpec) -> exp.Table:
         return exp.Table(this=identifier(self._uri(table)), db=identifier("delta"))
+
+    def named(self, name: Name) -> str:
+        return f"delta.{self._dialect.quote(self._store.uri(DeltaTables(self._store).folder(name)))}"
 
     def folder(self, spark: SparkSession, table: TableSpec) -> tuple[Store, str]:
         return self._store, "/".join(table_folder(table))

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from ematix_flow.backends.base import SparkSource
-from ematix_flow.backends.delta.log import first_and_last, is_table
+from ematix_flow.backends.delta.log import first_and_last
+from ematix_flow.backends.delta.tables import DeltaTables
 from ematix_flow.backends.query_tables import Moment, Name, chosen_columns, query_frame
 from ematix_flow.backends.stores.base import Store
-from ematix_flow.backends.stores.folders import segments
-from ematix_flow.errors import SourceFailed, did_you_mean
+from ematix_flow.errors import SourceFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_LOOKED_INTO = 20  # folders of a folder, to find the table that was meant
 _NO_MOMENT = (
     "DELTA_VERSION_NOT_FOUND",
     "DELTA_TIMESTAMP_",
@@ -29,7 +28,7 @@ class DeltaSource(SparkSource):
     """Tables under one root, read by Spark: ``FROM sales.orders`` is the folder ``sales/orders``."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self._store, self._tables = store, DeltaTables(store)
 
     def table_query(self, table: str, columns: Sequence[tuple[str, str]]) -> str:
         return chosen_columns(table, columns)
@@ -38,21 +37,14 @@ class DeltaSource(SparkSource):
         return query_frame(
             spark,
             sql,
-            lambda name: spark.read.format("delta").load(self._store.uri(self._folder(name))),
+            lambda name: spark.read.format("delta").load(self._store.uri(self._tables.folder(name))),
             lambda name, moment: self._read_at(spark, name, moment),
         )
-
-    def _folder(self, name: Name) -> str:
-        """Where the table lies; SourceFailed when there is none."""
-        folder = folder_of(name)
-        if not is_table(self._store, folder):
-            raise self._missing(name, folder)
-        return folder
 
     def _read_at(self, spark: SparkSession, name: Name, moment: Moment) -> DataFrame:
         from pyspark.errors import AnalysisException, IllegalArgumentException
 
-        folder, value = self._folder(name), moment.value(spark)
+        folder, value = self._tables.folder(name), moment.value(spark)
         option = "versionAsOf" if moment.kind == "version" else "timestampAsOf"
         try:
             frame = spark.read.format("delta").option(option, value).load(self._store.uri(folder))
@@ -78,42 +70,6 @@ class DeltaSource(SparkSource):
                 "were removed when the table was maintained",
                 next_step="name a later moment; flow maintain --retain  says for how long files are kept",
             )
-
-    def _missing(self, name: Name, folder: str) -> SourceFailed:
-        shown, root = ".".join(name), self._store.uri("")
-        if any(not path.startswith("_ematix_flow/") for path, _ in self._store.files_below(folder)):
-            return SourceFailed(
-                f"the folder of {shown!r} in {root} holds files, and is no Delta table: it has no _delta_log",
-                next_step="read plain files with an object_store_local or object_store_s3 connection",
-            )
-        told = did_you_mean(folder.replace("/", "."), self._near(folder))
-        return SourceFailed(
-            f"there is no Delta table {shown!r} in {root}.{told}",
-            next_step="name a table by its folders, as in  FROM sales.orders",
-        )
-
-    def _near(self, folder: str) -> list[str]:
-        """Tables beside one that is not there, of the same name elsewhere, or one level below."""
-        above, _, last = folder.rpartition("/")
-        beside = self._folders(above)
-        if above and not beside:
-            beside = [f"{each}/{last}" for each in self._folders("")]
-        found: list[str] = []
-        for each in beside:
-            found += [each] if is_table(self._store, each) else self._folders(each)
-        return [each.replace("/", ".") for each in found]
-
-    def _folders(self, folder: str) -> list[str]:
-        names = [name for name in self._store.folders(folder) if not name.startswith((".", "_"))]
-        return [f"{folder}/{name}".lstrip("/") for name in names[:_LOOKED_INTO]]
-
-
-def folder_of(name: Name) -> str:
-    """The folder that a written name means; SourceFailed when it can be none."""
-    try:
-        return "/".join(part for each in name for part in segments(each))
-    except ValueError as error:
-        raise SourceFailed(f"{'.'.join(name)!r} cannot be the name of a Delta table: {error}") from error
 
 
 def _said(text: str) -> str:

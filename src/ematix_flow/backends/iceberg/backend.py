@@ -72,7 +72,7 @@ class IcebergBackend(Backend):
             raise self._no_store()
         beside = self._iceberg.catalog_type == "hadoop" and not self._iceberg.staging
         format = IcebergFormat(self._namespaces, self._store, beside=beside)
-        return IcebergTarget(format, self._store, self.spark_conf(), self._namespaces.catalog)
+        return IcebergTarget(format, self._store, self.spark_conf())
 
     def _no_store(self) -> Unsupported:
         place = store_place(self._iceberg)

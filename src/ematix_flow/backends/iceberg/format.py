@@ -16,9 +16,10 @@ from ematix_flow.backends.iceberg.tables import CatalogTables
 from ematix_flow.backends.lake.actions import Changes, fresh_view, merge_sql
 from ematix_flow.backends.lake.journal import Commit
 from ematix_flow.backends.lake.table import LakeFormat, Snapshot
+from ematix_flow.backends.query_tables import Name
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.table_plans import column_definition
-from ematix_flow.errors import PlanError
+from ematix_flow.errors import PlanError, SourceFailed
 from ematix_flow.spec.naming import distinct_name
 from ematix_flow.spec.tables import TableSpec
 
@@ -58,6 +59,13 @@ class IcebergFormat(LakeFormat):
 
     def table(self, table: TableSpec) -> exp.Table:
         return self._namespaces.table(self.path(table))
+
+    def named(self, name: Name) -> str:
+        try:
+            return self._namespaces.sql(self._namespaces.full(name))
+        except ValueError as error:
+            shown = ".".join(name)
+            raise SourceFailed(f"{shown!r} cannot be the name of an Iceberg table: {error}") from error
 
     def folder(self, spark: SparkSession, table: TableSpec) -> tuple[Store, str]:
         path = self.path(table)

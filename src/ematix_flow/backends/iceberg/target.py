@@ -16,13 +16,13 @@ from ematix_flow.spec.tables import TableSpec
 
 
 class IcebergTarget(LakeTarget):
-    def __init__(self, format: IcebergFormat, store: Store, conf: Mapping[str, str], catalog: str) -> None:
+    def __init__(self, format: IcebergFormat, store: Store, conf: Mapping[str, str]) -> None:
         super().__init__(format, store, conf)
         self.dialect = IcebergDialect()
-        self._iceberg, self._catalog = format, catalog
+        self.iceberg = format
 
     def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
-        missing = self._iceberg.missing_namespaces(self.spark(), table)
+        missing = self.iceberg.missing_namespaces(self.spark(), table)
         return [
             TableChange("create_schema", name, f"CREATE NAMESPACE IF NOT EXISTS {name}") for name in missing
         ]
@@ -36,13 +36,3 @@ class IcebergTarget(LakeTarget):
                     "By hand: add a column of the new type, fill it, and drop the old one"
                 )
         return super().alterations(session, diff)
-
-    def run_sql(self, sql: str) -> int:
-        """Names in the statement are of this catalog."""
-        spark = self.spark()
-        before = spark.catalog.currentCatalog()
-        spark.catalog.setCurrentCatalog(self._catalog)
-        try:
-            return super().run_sql(sql)
-        finally:
-            spark.catalog.setCurrentCatalog(before)

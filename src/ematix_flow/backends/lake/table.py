@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from ematix_flow.backends.lake.actions import Changes
 from ematix_flow.backends.lake.journal import Commit
+from ematix_flow.backends.query_tables import Name
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.spec.tables import TableSpec
 
@@ -39,6 +40,10 @@ class LakeFormat(ABC):
     @abstractmethod
     def table(self, table: TableSpec) -> exp.Table:
         """How SQL names it. PlanError for a name that cannot be one."""
+
+    @abstractmethod
+    def named(self, name: Name) -> str:
+        """How SQL names the table that a user's statement calls so. SourceFailed when there is none."""
 
     @abstractmethod
     def folder(self, spark: SparkSession, table: TableSpec) -> tuple[Store, str]:

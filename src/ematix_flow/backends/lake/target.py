@@ -32,7 +32,9 @@ from ematix_flow.backends.lake.journal import Journal, open_journal
 from ematix_flow.backends.lake.loading import LakeLoad
 from ematix_flow.backends.lake.session import SparkSqlSession
 from ematix_flow.backends.lake.staging import STAGING, LakeStaging
+from ematix_flow.backends.lake.statements import place_statement
 from ematix_flow.backends.lake.table import ChangedMeanwhile, LakeFormat, Snapshot
+from ematix_flow.backends.query_tables import Name
 from ematix_flow.backends.relational import RelationalTarget
 from ematix_flow.backends.sql_session import SqlSession
 from ematix_flow.backends.stores.base import Store
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TRIES = 5
+_NO_COLUMNS = (ColumnSpec("_", DataType("text")),)  # where a table is known by its name alone
 
 
 class LakeTarget(RelationalTarget, SparkTarget):
@@ -181,7 +184,7 @@ class LakeTarget(RelationalTarget, SparkTarget):
         if not names:
             return None
         found = json.loads(self.store.read(f"{note}/{names[-1]}"))
-        return TableSpec(found["schema"], found["name"], (ColumnSpec("_", DataType("text")),))
+        return TableSpec(found["schema"], found["name"], _NO_COLUMNS)
 
     # -------------------------------------------------------------- staging and apply
 
@@ -261,9 +264,24 @@ class LakeTarget(RelationalTarget, SparkTarget):
         return [f"staging {attempt}" for attempt in sorted(attempts)]
 
     def run_sql(self, sql: str) -> int:
-        with self._told("a statement after the load"):
-            self.spark().sql(sql)
-        return 0
+        """One INSERT, UPDATE, DELETE or MERGE, while no load of ours is at the table that it changes."""
+        with self._told("the statement"):
+            spark = self.spark()
+            statement = place_statement(sql, self._format.named)
+            with self._kept_from_loads(spark, statement.written):
+                answer = spark.sql(statement.sql).collect()
+        counted = [row.asDict().get("num_affected_rows") for row in answer]
+        return int(counted[0] or 0) if counted else 0
+
+    @contextmanager
+    def _kept_from_loads(self, spark: SparkSession, name: Name) -> Iterator[None]:
+        if len(name) > 2:  # no declared table has such a name
+            yield
+            return
+        schema = name[0] if len(name) == 2 else None
+        store, folder = self._format.folder(spark, TableSpec(schema, name[-1], _NO_COLUMNS))
+        with store.table_lock(folder):
+            yield
 
 
 def _own_session(started: SparkSession, conf: Mapping[str, str]) -> SparkSession:
