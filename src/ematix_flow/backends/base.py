@@ -332,6 +332,10 @@ class Target(ABC):
     def sweep(self, pipeline: str, target: str) -> list[str]:
         """Drop staging that a crashed run of this pipeline left. Called while the lock is held."""
 
+    def divided(self, partition_by: tuple[str, ...]) -> Target:
+        """The same target, for a plan of a table whose files are divided by these columns."""
+        return self
+
     def remarks(self) -> tuple[str, ...]:
         """What a person should know of how this target is loaded, for the plan's warnings."""
         return ()

@@ -30,6 +30,7 @@ from ematix_flow.backends.lake.companion import is_companion, with_lifetime
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.journal import Journal, open_journal
 from ematix_flow.backends.lake.loading import LakeLoad
+from ematix_flow.backends.lake.partitions import with_partitions
 from ematix_flow.backends.lake.session import SparkSqlSession
 from ematix_flow.backends.lake.staging import STAGING, LakeStaging
 from ematix_flow.backends.lake.statements import place_statement
@@ -45,6 +46,7 @@ from ematix_flow.spec.naming import distinct_name
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
+from ematix_flow.strategies.matching import Matching
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,6 +119,19 @@ class LakeTarget(RelationalTarget, SparkTarget):
             columns.append(ColumnSpec(field.name, found, nullable=field.nullable))
         keyed = table.with_load_columns()
         return LiveTable(tuple(columns), keyed.primary_key, unique_groups(keyed), native)
+
+    def divided(self, partition_by: tuple[str, ...]) -> LakeTarget:
+        self._partition_by = partition_by
+        return self
+
+    def _plan(
+        self, session: SqlSession, table: TableSpec, live: LiveTable | None, matching: Matching | None
+    ) -> TablePlan:
+        found = super()._plan(session, table, live, matching)
+        if not self._partition_by:
+            return found
+        there = None if live is None else self._format.partitions(self.spark(), table)
+        return with_partitions(found, table, self._partition_by, there)
 
     def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
         return []
