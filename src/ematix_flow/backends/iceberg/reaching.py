@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+from ematix_flow.backends.iceberg.settings import token_address
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.errors import CannotConnect
 from ematix_flow.spec.connections.lakes import IcebergConnection
@@ -50,7 +51,7 @@ def _ask_rest(connection: IcebergConnection) -> None:
     uri = connection.uri.rstrip("/")
     query = urllib.parse.urlencode({"warehouse": connection.warehouse} if connection.warehouse else {})
     headers = {k[len("header.") :]: v for k, v in connection.properties.items() if k.startswith("header.")}
-    token = connection.token or _token(connection, uri)
+    token = connection.token or _token(connection)
     if token:
         headers["Authorization"] = f"Bearer {token}"
     where = f"{uri}/v1/config?{query}".rstrip("?")
@@ -62,7 +63,7 @@ def _ask_rest(connection: IcebergConnection) -> None:
         )
 
 
-def _token(connection: IcebergConnection, uri: str) -> str:
+def _token(connection: IcebergConnection) -> str:
     if not connection.credential:
         return ""
     client, has_client, secret = connection.credential.partition(":")
@@ -71,7 +72,7 @@ def _token(connection: IcebergConnection, uri: str) -> str:
         "scope": connection.properties.get("scope", "catalog"),
         **({"client_id": client, "client_secret": secret} if has_client else {"client_secret": client}),
     }
-    where = connection.properties.get("oauth2-server-uri", f"{uri}/v1/oauth/tokens")
+    where = token_address(connection)
     request = urllib.request.Request(where, data=urllib.parse.urlencode(fields).encode(), method="POST")
     return str(_asked(request, connection).get("access_token", ""))
 

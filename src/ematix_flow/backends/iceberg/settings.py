@@ -55,6 +55,12 @@ def uses_s3(connection: IcebergConnection) -> bool:
     return connection.catalog_type == "glue" or any(map(is_s3, places)) or any(told)
 
 
+def token_address(connection: IcebergConnection) -> str:
+    """Where a REST catalog's credential is exchanged for a token: at the catalog, unless a property says."""
+    given = connection.properties.get("oauth2-server-uri")
+    return given or f"{connection.uri.rstrip('/')}/v1/oauth/tokens"
+
+
 def _settings(connection: IcebergConnection) -> dict[str, str]:
     settings = {
         "type": connection.catalog_type,
@@ -72,8 +78,10 @@ def _settings(connection: IcebergConnection) -> dict[str, str]:
 
 
 def _credential(connection: IcebergConnection) -> dict[str, str]:
+    if connection.catalog_type == "rest" and connection.credential:
+        return {"credential": connection.credential, "oauth2-server-uri": token_address(connection)}
     if connection.catalog_type != "jdbc":
-        return {"credential": connection.credential}
+        return {}
     user, _, password = connection.credential.partition(":")
     return {"jdbc.user": user, "jdbc.password": password}
 

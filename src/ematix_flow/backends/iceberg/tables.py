@@ -27,7 +27,7 @@ class CatalogTables:
         """The table as it is now; None when there is none."""
         from pyspark.errors import AnalysisException
 
-        if may_mean_metadata(path[-1]) and not self._is_listed(spark, path):
+        if may_mean_metadata(path[-1]) and path[-1] not in self.names(spark, path[:-1]):
             return None
         try:
             schema = spark.table(self.name(path)).schema
@@ -72,11 +72,11 @@ class CatalogTables:
     def has_namespace(self, spark: SparkSession, path: Path) -> bool:
         return spark.catalog.databaseExists(self.name(path))
 
-    def _is_listed(self, spark: SparkSession, path: Path) -> bool:
-        if len(path) > 1 and not self.has_namespace(spark, path[:-1]):
-            return False
-        listed = spark.sql(f"SHOW TABLES IN {self.name(path[:-1])}").collect()
-        return any(row["tableName"] == path[-1] for row in listed)
+    def names(self, spark: SparkSession, namespace: Path) -> list[str]:
+        """The names of the tables in a namespace; none when there is no such namespace."""
+        if namespace and not self.has_namespace(spark, namespace):
+            return []
+        return [row["tableName"] for row in spark.sql(f"SHOW TABLES IN {self.name(namespace)}").collect()]
 
 
 def _unquoted(name: str) -> str:
