@@ -5,7 +5,8 @@ an entry counts when the table has its commit. After the commit the load leaves 
 readers the question; an entry without one is asked about. All of our loads of a table are numbered one
 after the other, whichever pipeline they are of.
 
-The name of an entry holds what is looked for: number, whose it is, and a digest of the batch.
+The name of an entry holds what is looked for: number, whose it is, and a digest of the batch. Old entries
+are folded into few files (`folded`): those up to the number that `folded` has are nowhere else.
 """
 
 from __future__ import annotations
@@ -15,17 +16,24 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from ematix_flow import faults
 from ematix_flow.backends.base import LedgerEntry
+from ematix_flow.backends.lake import folded
+from ematix_flow.backends.lake.folded import Folded, FoldedEntry, folded_up_to
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.errors import TargetFailed
 from ematix_flow.spec.watermarks import Watermark
 
 FOLDER = "_ematix_flow"
+KEPT = 200  # entries that have files of their own, however old
+LONG = 1_000  # with more of them a load folds before it begins
 _ENTRY, _DONE = ".json", ".done"
 _FORMAT = 1
+_READ_AT_ONCE, _REMOVED_AT_ONCE = 8, 100
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,8 @@ class _Name:
 class Journal:
     """The entries of one table, as they were when it was opened.
 
-    ``committed`` is in order, the newest last; ``left`` are entries whose load never committed.
+    ``committed`` is in order, the newest last, without those up to ``folded_to``, which are folded;
+    ``left`` are entries whose load never committed.
     """
 
     store: Store
@@ -92,11 +101,16 @@ class Journal:
     committed: tuple[_Name, ...] = ()
     left: tuple[_Name, ...] = ()
     positions: tuple[Position, ...] = field(default=())
+    folded_to: int = 0
 
     @property
     def number(self) -> int:
         """Of the newest load that committed; 0 when none has."""
-        return self.committed[-1].number if self.committed else 0
+        return self.committed[-1].number if self.committed else self.folded_to
+
+    @property
+    def _folded(self) -> Folded:
+        return Folded(self.store, self.folder)
 
     def next(self) -> Commit:
         return Commit(self.number + 1, uuid.uuid4().hex)
@@ -109,14 +123,27 @@ class Journal:
 
     def holds(self, pipeline: str, target: str, batch_key: str) -> bool:
         whose, batch = _whose(pipeline, target), _digest(batch_key, 32)
-        return any((name.whose, name.batch) == (whose, batch) for name in self.committed)
+        if any((name.whose, name.batch) == (whose, batch) for name in self.committed):
+            return True
+        return bool(self.folded_to) and self._folded.holds(whose, batch)
 
     def entries(self, pipeline: str, target: str) -> Iterator[LedgerEntry]:
         """Those of a pipeline and target, newest first."""
         whose = _whose(pipeline, target)
+        below = self.number + 1
         for name in reversed(self.committed):
             if name.whose == whose:
-                yield _entry(_read(self.store, self.folder, name)["ledger"])
+                try:
+                    value = _read(self.store, self.folder, name)
+                except FileNotFoundError as error:
+                    if name.number > folded_up_to(self.store, self.folder):
+                        raise _unreadable(self.store, self.folder, name, "it is missing") from error
+                    break  # folded after this journal was opened, and all that is older with it
+                yield _entry(value["ledger"])
+            below = name.number
+        for old in self._folded.below(below):
+            if old.whose == whose:
+                yield _entry(old.ledger)
 
     def prepare(self, commit: Commit, entry: LedgerEntry, mark: Watermark | None) -> None:
         """Write the entry of a load that is about to commit."""
@@ -146,16 +173,60 @@ class Journal:
             self.store.remove(f"{self.folder}/{name}{_ENTRY}")
         return [str(name) for name in self.left]
 
+    def fold(self, keep: int = KEPT) -> int:
+        """Move all but the newest entries into one file; how many. Only who has the table's lock may.
+
+        The newest one stays in any case: it has the positions.
+        """
+        old = self.committed[: -max(keep, 1)]
+        entries = self._fold_entries(old)
+        if entries:
+            segment = self._folded.write_entries(entries)
+            faults.point("fold.entries_written")
+            self.store.require_held()
+            self._folded.count_on(segment, entries)
+            faults.point("fold.counts")
+        left = self._left_over()
+        for start in range(0, len(left), _REMOVED_AT_ONCE):
+            self.store.remove_all(left[start : start + _REMOVED_AT_ONCE])
+            faults.point("fold.files_removed")
+        return len(old)
+
+    def _fold_entries(self, old: tuple[_Name, ...]) -> list[FoldedEntry]:
+        """What the next segment holds: these, behind those of the newest segment while that has room."""
+        if not old:
+            return []
+        with ThreadPoolExecutor(_READ_AT_ONCE) as readers:
+            values = list(readers.map(lambda name: _read(self.store, self.folder, name), old))
+        entries = [
+            FoldedEntry(name.number, name.whose, name.batch, name.token, value["ledger"])
+            for name, value in zip(old, values, strict=True)
+        ]
+        segments = self._folded.segments()
+        if segments and segments[-1].count < folded.FULL:
+            entries = self._folded.entries(segments[-1]) + entries
+        return entries
+
+    def _left_over(self) -> list[str]:
+        """Files of folded entries, and what a fold that died or that was overtaken left."""
+        last = folded_up_to(self.store, self.folder)
+        gone = [name for name in self.store.names(self.folder) if 0 < _number_of(name) <= last]
+        gone.sort(key=lambda name: name.endswith(_DONE))  # an entry never outlives its mark
+        return [f"{self.folder}/{name}" for name in gone] + self._folded.left_over()
+
 
 def open_journal(store: Store, table_folder: str, has_commit: Callable[[str], bool]) -> Journal:
     """Read the names, and ask the table about entries without a mark."""
     folder = f"{table_folder}/{FOLDER}"
     names = store.names(folder)
+    folded_to = folded_up_to(store, folder)
     done = {name[: -len(_DONE)] for name in names if name.endswith(_DONE)}
     found = [_Name.read(name[: -len(_ENTRY)]) for name in names if name.endswith(_ENTRY)]
-    entries = sorted((name for name in found if name is not None), key=lambda name: name.number)
+    entries = sorted(
+        (name for name in found if name is not None and name.number > folded_to), key=lambda name: name.number
+    )
     committed = [name for name in entries if _done_name(name.number, name.token) in done]
-    highest = committed[-1].number if committed else 0
+    highest = committed[-1].number if committed else folded_to
     left = []
     for name in entries:
         if _done_name(name.number, name.token) in done:
@@ -168,9 +239,12 @@ def open_journal(store: Store, table_folder: str, has_commit: Callable[[str], bo
     committed.sort(key=lambda name: name.number)
     positions: tuple[Position, ...] = ()
     if committed:
-        value = _read(store, folder, committed[-1])
+        try:
+            value = _read(store, folder, committed[-1])
+        except FileNotFoundError as error:
+            raise _unreadable(store, folder, committed[-1], "it is missing") from error
         positions = tuple(Position.from_json(position) for position in value["positions"])
-    return Journal(store, folder, tuple(committed), tuple(left), positions)
+    return Journal(store, folder, tuple(committed), tuple(left), positions, folded_to)
 
 
 # ------------------------------------------------------------------ files
@@ -187,19 +261,26 @@ def _mark(store: Store, folder: str, number: int, token: str) -> None:
         return  # another reader has found the same
 
 
+def _number_of(name: str) -> int:
+    """Of an entry's file or its mark; 0 for any other file."""
+    number, _, rest = name.partition("-")
+    return int(number) if number.isdigit() and rest.endswith((_ENTRY, _DONE)) else 0
+
+
 def _read(store: Store, folder: str, name: _Name) -> dict[str, Any]:
-    path = f"{folder}/{name}{_ENTRY}"
     try:
-        value: dict[str, Any] = json.loads(store.read(path))
+        value: dict[str, Any] = json.loads(store.read(f"{folder}/{name}{_ENTRY}"))
         if value["format"] == _FORMAT:
             return value
         why = f"it is of format {value['format']!r}, and this release knows {_FORMAT}"
-    except FileNotFoundError:
-        why = "it is missing"
     except (ValueError, KeyError, TypeError) as error:
         why = f"it is damaged ({type(error).__name__}: {error})"
-    raise TargetFailed(
-        f"cannot read the table's journal {store.uri(path)}: {why}",
+    raise _unreadable(store, folder, name, why)
+
+
+def _unreadable(store: Store, folder: str, name: _Name, why: str) -> TargetFailed:
+    return TargetFailed(
+        f"cannot read the table's journal {store.uri(f'{folder}/{name}{_ENTRY}')}: {why}",
         state="the table is untouched and readable, but which batches it holds is not known",
         next_step="restore the file from a backup, or move the table away and load it anew",
     )

@@ -28,7 +28,7 @@ from ematix_flow.backends.base import (
 )
 from ematix_flow.backends.lake.companion import is_companion, with_lifetime
 from ematix_flow.backends.lake.dialect import LakeDialect
-from ematix_flow.backends.lake.journal import Journal, open_journal
+from ematix_flow.backends.lake.journal import LONG, Journal, open_journal
 from ematix_flow.backends.lake.loading import LakeLoad
 from ematix_flow.backends.lake.partitions import with_partitions
 from ematix_flow.backends.lake.session import SparkSqlSession
@@ -242,6 +242,9 @@ class LakeTarget(RelationalTarget, SparkTarget):
         with store.table_lock(folder):
             faults.point("apply.began")
             journal = self._journal(load.table)
+            if len(journal.committed) > LONG:
+                journal.fold()
+                journal = self._journal(load.table)
             work = self._load(spark, load, journal, rows)
             try:
                 computed = work.compute()

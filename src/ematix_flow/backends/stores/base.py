@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -43,6 +43,11 @@ class Store(ABC):
     @abstractmethod
     def remove(self, path: str) -> None:
         """A file that is not there is no error."""
+
+    def remove_all(self, paths: Sequence[str]) -> None:
+        """Many files, in this order as far as that can be told apart."""
+        for path in paths:
+            self.remove(path)
 
     @abstractmethod
     def remove_tree(self, folder: str) -> bool:
