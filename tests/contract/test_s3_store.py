@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -288,6 +290,19 @@ def test_a_lease_of_a_dead_holder_is_taken_over_and_the_dead_one_notices(
                 store.require_held()
             assert "took it over" in raised.value.what
             assert raised.value.state == "nothing was committed"
+
+
+def test_a_holder_that_died_on_this_machine_is_not_waited_for(store: S3Store) -> None:
+    held = (
+        "import os, pickle, sys, uuid\n"
+        "store = pickle.load(sys.stdin.buffer)\n"
+        "store.lock('p', 't', uuid.uuid4()).__enter__()\n"
+        "os._exit(0)\n"
+    )
+    subprocess.run([sys.executable, "-c", held], input=pickle.dumps(store), check=True)
+    began = time.monotonic()
+    with store.lock("p", "t", uuid.uuid4()):
+        assert time.monotonic() - began < 30
 
 
 def test_of_many_that_take_over_one_wins(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 STUCK_AFTER = 90.0
@@ -108,6 +109,8 @@ def forked_runs() -> Iterator[ForkedRuns]:
 
 class TasksHere:
     """The little of a Spark session that the copy path asks for: one task after the other, here."""
+
+    conf = SimpleNamespace(set=lambda key, value: None)
 
     def range(self, _start: int, end: int, _step: int, _partitions: int) -> TasksHere:
         self._numbers = range(end)

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,7 @@ class S3Server:
         self._ports: dict[str, int] = {}
         self._process: ServerProcess | None = None
         self._client: Any = None
+        self._starter = ThreadPoolExecutor(1)  # a process dies with the thread that started it
         (folder / "data").mkdir()
         self._write_accounts()
 
@@ -130,9 +132,7 @@ class S3Server:
             return
         for _ in range(1 if self._ports else 5):  # another process may take a free port before us
             ports = self._ports or self._choose_ports()
-            process = ServerProcess(
-                self._command(ports), None, self.folder / "server.log", dies_by=signal.SIGKILL
-            )
+            process = self._starter.submit(self._process_on, ports).result()
             if self._answers(process, ports["s3"]):
                 self._process, self._ports = process, ports
                 return
@@ -223,6 +223,9 @@ class S3Server:
                 "s3.key.file": str(self.certificates.key),
             }
         return [str(self._program), "server", *(f"-{name}={value}" for name, value in options.items())]
+
+    def _process_on(self, ports: dict[str, int]) -> ServerProcess:
+        return ServerProcess(self._command(ports), None, self.folder / "server.log", dies_by=signal.SIGKILL)
 
     def _write_accounts(self) -> None:
         keys = {"accessKey": self.keys.access, "secretKey": self.keys.secret}

@@ -13,7 +13,7 @@ from ematix_flow.spec.redaction import remember_secret
 if TYPE_CHECKING:
     import boto3
 
-ATTEMPTS = 6  # with growing pauses, about half a minute in all
+ATTEMPTS = 11  # with growing pauses, about half a minute in all
 CONNECT_SECONDS, READ_SECONDS = 10, 60
 DEFAULT_REGION = "us-east-1"
 _GLOBAL_HOST = "s3.amazonaws.com"  # stands for whichever host serves the region

@@ -3,12 +3,14 @@
 Taking is a conditional create, taking over a conditional replace of what was last seen, so that of several
 only one succeeds. Whether a lease has run out is told by the server's clock alone: the time of its answer
 against the time at which the object was last written. A holder counts from the moment before it asked, on
-a clock that never jumps, so it gives up earlier than anyone may take over.
+a clock that never jumps, so it gives up earlier than anyone may take over. Only a holder that died on this
+very machine is known to be dead at once.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import json
 import logging
 import os
@@ -19,11 +21,13 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 
 from ematix_flow.backends.stores.s3_client import s3_client
 from ematix_flow.backends.stores.s3_failures import is_condition, is_missing, understood
 from ematix_flow.errors import FlowError, TargetFailed
 from ematix_flow.spec.connections.lakes import S3Connection
+from ematix_flow.state.locks import process_is_alive
 from ematix_flow.state.records import utc_now
 
 LEASE_SECONDS = 60.0
@@ -42,8 +46,14 @@ class Holder:
     run_id: str
     pid: int
     host: str
+    machine: str
     since: dt.datetime
     seconds: float
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it ran where this process runs, and runs no more. Of others nobody here can say."""
+        return bool(self.machine) and self.machine == _machine() and not process_is_alive(self.pid)
 
     def to_json(self, beat: int) -> str:
         value = {**self.__dict__, "since": self.since.isoformat(), "beat": beat}
@@ -71,6 +81,8 @@ class Seen:
 
     @property
     def over(self) -> bool:
+        if self.holder is not None and self.holder.is_dead:
+            return True
         seconds = self.holder.seconds if self.holder is not None else LEASE_SECONDS
         return self.age > seconds + _ROUNDING
 
@@ -92,7 +104,14 @@ class Lease:
         self._connection = connection
         self._seconds, self._pause = seconds or LEASE_SECONDS, beat or BEAT_SECONDS
         self._holder = Holder(
-            uuid.uuid4().hex, what, run_id, os.getpid(), socket.gethostname(), utc_now(), self._seconds
+            token=uuid.uuid4().hex,
+            what=what,
+            run_id=run_id,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            machine=_machine(),
+            since=utc_now(),
+            seconds=self._seconds,
         )
         self._etag = ""
         self._beats = 0
@@ -224,6 +243,19 @@ class Lease:
                 self._renew()
                 if self._lost is not None:
                     _log.warning("the lock of %s was lost: %s", self.what, self._lost)
+
+
+@functools.cache
+def _machine() -> str:
+    """What tells this machine, since it was started, and its processes from all others; empty if unknown.
+
+    Containers of one machine share its start, and may share its name, but not the numbers of processes.
+    """
+    try:
+        started = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{started} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
 
 
 def acquire(lease: Lease, taken: Callable[[Seen], FlowError | None], pause: float = 0.5) -> None:
