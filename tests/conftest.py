@@ -54,6 +54,10 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        chosen = getattr(getattr(item, "cls", None), "in_every_run", None)
+        if chosen is not None and item.name not in chosen:
+            item.add_marker("long")
     if "long" not in config.option.markexpr and not any("::" in given for given in config.args):
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)

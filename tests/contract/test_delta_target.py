@@ -1,4 +1,4 @@
-"""Delta Lake against the contract of every target. Rows are read back by delta-rs, which knows nothing of us."""
+"""Delta Lake against the contract of every target; delta-rs, which knows nothing of us, reads the rows back."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from ematix_flow import DeltaLocalConnection
 from ematix_flow.backends.base import Backend, SparkTarget, Target
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.spec.tables import TableSpec
-from ematix_flow.testing.contract_merge import MergeContract
-from ematix_flow.testing.contract_scd2 import Scd2Contract
+from tests.contract.lake_contract import LakeContract
 from tests.lake_reading import read_delta
 
 if TYPE_CHECKING:
@@ -26,9 +25,8 @@ def as_they_are(_: str) -> Iterator[None]:
     yield
 
 
-class TestDelta(MergeContract, Scd2Contract):
+class TestDelta(LakeContract):
     spark: SparkSession
-    thrifty = True
 
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Backend:
