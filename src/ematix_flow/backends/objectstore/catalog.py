@@ -21,7 +21,8 @@ class ReadableTable:
     """The files of a table. ``state`` is set for one that we wrote: its columns are known.
 
     ``folder`` is what partitions lie below, as Spark names it. ``whole_folder`` is whether the files
-    are all that lies in it and its partitions, ``nested`` whether some lie in other folders below it.
+    are all that lies in it and its partitions, ``nested`` whether some lie in other folders below it,
+    ``others_come`` whether files may come into it that are none of the table's.
     """
 
     name: str
@@ -30,6 +31,7 @@ class ReadableTable:
     state: TableState | None = None
     whole_folder: bool = True
     nested: bool = False
+    others_come: bool = False
 
     @property
     def size(self) -> int:
@@ -124,7 +126,14 @@ class FilesCatalog:
         if ours is not None:
             if ours.state.layout.format != self._format:
                 raise self._of_other_format(folder, ours.state.layout.format, "")
-            return ReadableTable(name, ours.folder, ours.files, ours.state, whole_folder=ours.exact)
+            return ReadableTable(
+                name,
+                ours.folder,
+                ours.files,
+                ours.state,
+                whole_folder=ours.exact,
+                others_come=not ours.exact,
+            )
         found = self._tree.look_into(parts, self._belongs)
         self._require_format(folder, found.files)
         if not found.files:

@@ -92,9 +92,14 @@ class S3Store(Store):
         return list(self._listed(folder, ""))
 
     def object_at(self, path: str) -> S3Object:
-        """FileNotFoundError when it is not there."""
-        found = S3File(self.connection, self.key(path))
-        return S3Object(path, found.size, found.etag)
+        """FileNotFoundError when it is not there. By a listing: a HEAD does not say why it is refused."""
+        key = self.key(path)
+        with understood(self.connection, f"to list {self.uri(path)}"):
+            found = self._client.list_objects_v2(**self._bucket(), Prefix=key, MaxKeys=1)
+        for entry in found.get("Contents", ()):
+            if entry["Key"] == key:  # it comes before all that only begin with it
+                return S3Object(path, entry["Size"], entry["ETag"])
+        raise FileNotFoundError(self.uri(path))
 
     def above(self) -> tuple[S3Store, str] | None:
         """The folder in which the root lies, and its name there; None for a whole bucket."""

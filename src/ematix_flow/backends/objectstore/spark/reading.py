@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from ematix_flow.backends.objectstore.catalog import ReadableTable
 from ematix_flow.backends.objectstore.csvtypes import type_of_texts
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 SAMPLED_FILES = 16  # the first by name: where a sample is asked for, it is the same each time
+
+_ASKED_FOR_ONE_BY_ONE = 32  # each is a request to a bucket; a folder is listed with one a thousand files
 
 # Above this number of paths Spark lists them with a job of one task each; a driver is quicker by far.
 _LISTED_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"
@@ -35,7 +38,16 @@ def load(
                 return reader.load(literal(table.folder))
             if not partition_columns(files[0].name):
                 return reader.option("recursiveFileLookup", True).load(literal(table.folder))
+        if table.others_come and len(files) == len(table.files) > _ASKED_FOR_ONE_BY_ONE:
+            frame = reader.load(literal(table.folder))
+            if _holds_exactly(frame, files):
+                return frame
         return reader.option("basePath", table.folder).load([file.uri for file in files])
+
+
+def _holds_exactly(frame: DataFrame, files: Sequence[SourceFile]) -> bool:
+    """Whether Spark's own listing, which a frame keeps to, has found these files and no others."""
+    return {unquote(uri) for uri in frame.inputFiles()} == {file.shown for file in files}
 
 
 def partition_types(table: ReadableTable) -> dict[str, str]:

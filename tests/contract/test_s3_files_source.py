@@ -1,0 +1,148 @@
+"""Files in a bucket as a source of Spark SQL: tables that we wrote, and what others put there."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ematix_flow import faults
+from ematix_flow.backends.objectstore.s3backend import S3FilesBackend
+from ematix_flow.errors import CannotConnect, SourceFailed
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.testing.loads import load_rows, new_load
+from ematix_flow.testing.samples import every_type, every_value
+from tests.contract.s3_files import S3Lake
+from tests.services.s3 import S3Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ID = ColumnSpec("id", DataType("big_int"), primary_key=True)
+DAY = ColumnSpec("day", DataType("text"))
+TABLE = TableSpec("shop", "orders", (ID, DAY))
+
+
+def rows(first: int, last: int) -> list[dict[str, Any]]:
+    return [{"id": n, "day": f"d {n % 3}"} for n in range(first, last)]
+
+
+@pytest.fixture(scope="module")
+def bucket(s3: S3Server) -> Iterator[str]:
+    name = s3.create_bucket("sources")
+    yield name
+    s3.drop_bucket(name)
+
+
+@pytest.fixture
+def lake(s3: S3Server, bucket: str) -> S3Lake:
+    return S3Lake(s3, bucket)
+
+
+def query(spark: SparkSession, backend: S3FilesBackend, sql: str) -> list[dict[str, Any]]:
+    own = spark.newSession()
+    for key, value in backend.spark_conf().items():
+        own.conf.set(key, value)
+    found: list[dict[str, Any]] = backend.source().frame(own, sql).toArrow().to_pylist()
+    return found
+
+
+def put(lake: S3Lake, path: str, body: bytes) -> None:
+    lake.server.client().put_object(Bucket=lake.bucket, Key=f"{lake.prefix}/{path}", Body=body)
+
+
+def parquet(**columns: list[Any]) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(pa.table(columns), out)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv", "json_lines"])
+def test_spark_reads_every_value_that_was_loaded(spark: SparkSession, lake: S3Lake, format: str) -> None:
+    backend = replace(lake, format=format).backend()
+    table = every_type()
+    load_rows(backend.target(), new_load(table), every_value(), parts=2)
+    columns = ", ".join(f"`{name}`" for name in table.column_names)
+    found = query(spark, backend, f"SELECT {columns} FROM contract.every_type ORDER BY id")
+    assert found == [{name: row[name] for name in table.column_names} for row in every_value()]
+
+
+def test_a_load_that_is_not_published_is_not_seen(spark: SparkSession, lake: S3Lake) -> None:
+    backend = lake.backend()
+    target, count = backend.target(), "SELECT count(*) AS n FROM shop.orders"
+    load_rows(target, new_load(TABLE), rows(0, 10), parts=2)
+    seen = []
+    with faults.inject("files.before_publish", lambda: seen.append(query(spark, backend, count)[0]["n"])):
+        load_rows(target, new_load(TABLE, "truncate", max_shrink=1), rows(0, 4), parts=40)
+    assert seen == [10]
+    assert query(spark, backend, count) == [{"n": 4}]
+    load_rows(target, new_load(TABLE), rows(4, 90), parts=40)  # many: Spark lists the folder itself
+    assert query(spark, backend, count) == [{"n": 90}]
+    with faults.inject("files.before_publish", lambda: seen.append(query(spark, backend, count)[0]["n"])):
+        load_rows(target, new_load(TABLE), rows(90, 95))
+    assert seen == [10, 90]
+
+
+def test_partitions_of_ours_are_columns_again(spark: SparkSession, lake: S3Lake) -> None:
+    backend = lake.backend()
+    load_rows(backend.target(), new_load(TABLE, partition_by=("day",)), rows(0, 6))
+    assert {name.split("/")[0] for name in lake.listed(TABLE)} == {"day=d 0", "day=d 1", "day=d 2"}
+    assert query(spark, backend, "SELECT id, day FROM shop.orders WHERE day = 'd 1' ORDER BY id") == [
+        {"id": 1, "day": "d 1"},
+        {"id": 4, "day": "d 1"},
+    ]
+
+
+def test_what_others_put_there_is_found_by_name(spark: SparkSession, lake: S3Lake) -> None:
+    put(lake, "people.parquet", parquet(id=[1, 2], name=["Ada", "Bob"]))
+    put(lake, "visits/year=2025/a.parquet", parquet(person=[1]))
+    put(lake, "visits/year=2026/b.parquet", parquet(person=[2], page=["/"]))
+    put(lake, "visits/_SUCCESS", b"")
+    put(lake, "visits/year=2026/", b"")
+    sql = "SELECT p.name, v.year, v.page FROM people p JOIN Visits v ON v.person = p.id ORDER BY p.id"
+    assert query(spark, lake.backend(), sql) == [
+        {"name": "Ada", "year": 2025, "page": None},
+        {"name": "Bob", "year": 2026, "page": "/"},
+    ]
+    with pytest.raises(SourceFailed, match="no table 'visit'") as raised:
+        query(spark, lake.backend(), "SELECT * FROM visit")
+    assert "Did you mean 'visits'?" in raised.value.what
+    assert "people" in (raised.value.next_step or "")
+
+
+def test_a_prefix_may_be_one_file(spark: SparkSession, lake: S3Lake) -> None:
+    put(lake, "names.csv", b"name,age\nAda,36\n")
+    backend = replace(lake, format="csv").backend(prefix=f"{lake.prefix}/names.csv")
+    assert query(spark, backend, "SELECT name, age FROM names") == [{"name": "Ada", "age": 36}]
+
+
+def test_a_folder_of_others_is_adopted_by_the_first_load(spark: SparkSession, lake: S3Lake) -> None:
+    put(lake, "shop/orders/theirs.parquet", parquet(id=[100, 101], day=["old", "old"]))
+    backend = lake.backend()
+    applied = load_rows(backend.target(), new_load(TABLE), rows(0, 2))
+    assert applied.rows_inserted == 2
+    found = query(spark, backend, "SELECT id, day, _batch_id IS NULL AS theirs FROM shop.orders ORDER BY id")
+    assert [(row["id"], row["theirs"]) for row in found] == [(0, False), (1, False), (100, True), (101, True)]
+    put(lake, "shop/orders/stray.parquet", parquet(id=[7], day=["stray"]))
+    assert len(query(spark, backend, "SELECT id FROM shop.orders")) == 4
+
+
+def test_a_file_that_is_gone_is_named(spark: SparkSession, lake: S3Lake) -> None:
+    backend = lake.backend()
+    load_rows(backend.target(), new_load(TABLE), rows(0, 2))
+    (name,) = lake.listed(TABLE)
+    lake.server.client().delete_object(Bucket=lake.bucket, Key=f"{lake.prefix}/shop/orders/{name}")
+    with pytest.raises(SourceFailed, match=name):
+        query(spark, backend, "SELECT * FROM shop.orders")
+
+
+def test_wrong_keys_are_told_before_spark_is_asked(spark: SparkSession, lake: S3Lake) -> None:
+    put(lake, "people.parquet", parquet(id=[1]))
+    with pytest.raises(CannotConnect, match="refused the access keys"):
+        query(spark, lake.backend(secret_access_key="wrong-one"), "SELECT * FROM people")
