@@ -6,6 +6,7 @@ already, and lets of two at once only one through.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,14 +15,16 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from ematix_flow.backends.delta.tables import DeltaTables
+from ematix_flow.backends.delta.upkeep import DeltaUpkeep
 from ematix_flow.backends.lake.actions import Changes, fresh_view, merge_sql
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.journal import Commit
-from ematix_flow.backends.lake.table import LakeFormat, Snapshot
+from ematix_flow.backends.lake.table import Compacted, LakeFormat, Snapshot
 from ematix_flow.backends.query_tables import Name
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.stores.folders import table_folder
 from ematix_flow.backends.table_plans import column_definition
+from ematix_flow.backends.upkeep import Size
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.strategies.sql import identifier
 
@@ -122,6 +125,24 @@ class DeltaFormat(LakeFormat):
 
     def is_conflict(self, error: Exception) -> bool:
         return "DELTA_CONCURRENT" in str(error) or "io.delta.exceptions.Concurrent" in str(error)
+
+    # -------------------------------------------------------------- upkeep
+
+    def compact(
+        self, spark: SparkSession, table: TableSpec, zorder: Sequence[str], *, dry_run: bool
+    ) -> Compacted:
+        upkeep = self._upkeep(spark, table)
+        return upkeep.would_compact(zorder) if dry_run else upkeep.compact(zorder)
+
+    def clean(
+        self, spark: SparkSession, table: TableSpec, retain: dt.timedelta | None, *, dry_run: bool
+    ) -> Size:
+        upkeep = self._upkeep(spark, table)
+        return upkeep.would_clean(retain) if dry_run else upkeep.clean(retain)
+
+    def _upkeep(self, spark: SparkSession, table: TableSpec) -> DeltaUpkeep:
+        name = self._dialect.render(self.table(table))
+        return DeltaUpkeep(spark, self._store, "/".join(table_folder(table)), name)
 
 
 @contextmanager

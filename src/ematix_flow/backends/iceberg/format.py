@@ -3,6 +3,7 @@ token in the snapshot's summary."""
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,12 +14,14 @@ from sqlglot import exp
 from ematix_flow.backends.iceberg.dialect import IcebergDialect
 from ematix_flow.backends.iceberg.names import Namespaces, Path
 from ematix_flow.backends.iceberg.tables import CatalogTables
+from ematix_flow.backends.iceberg.upkeep import IcebergUpkeep
 from ematix_flow.backends.lake.actions import Changes, fresh_view, merge_sql
 from ematix_flow.backends.lake.journal import Commit
-from ematix_flow.backends.lake.table import LakeFormat, Snapshot
+from ematix_flow.backends.lake.table import Compacted, LakeFormat, Snapshot
 from ematix_flow.backends.query_tables import Name
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.table_plans import column_definition
+from ematix_flow.backends.upkeep import Size
 from ematix_flow.errors import PlanError, SourceFailed
 from ematix_flow.spec.naming import distinct_name
 from ematix_flow.spec.tables import TableSpec
@@ -129,6 +132,23 @@ class IcebergFormat(LakeFormat):
 
     def _name(self, table: TableSpec) -> str:
         return self._tables.name(self.path(table))
+
+    # -------------------------------------------------------------- upkeep
+
+    def compact(
+        self, spark: SparkSession, table: TableSpec, zorder: Sequence[str], *, dry_run: bool
+    ) -> Compacted:
+        upkeep = self._upkeep(spark, table)
+        return upkeep.would_compact(zorder) if dry_run else upkeep.compact(zorder)
+
+    def clean(
+        self, spark: SparkSession, table: TableSpec, retain: dt.timedelta | None, *, dry_run: bool
+    ) -> Size:
+        upkeep = self._upkeep(spark, table)
+        return upkeep.would_clean(retain) if dry_run else upkeep.clean(retain)
+
+    def _upkeep(self, spark: SparkSession, table: TableSpec) -> IcebergUpkeep:
+        return IcebergUpkeep(spark, self._namespaces.catalog, self._name(table))
 
 
 def _carried(prefix: str, commit: Commit) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from ematix_flow.backends.lake.actions import Changes
 from ematix_flow.backends.lake.journal import Commit
 from ematix_flow.backends.query_tables import Name
 from ematix_flow.backends.stores.base import Store
+from ematix_flow.backends.upkeep import Size
 from ematix_flow.spec.tables import TableSpec
 
 if TYPE_CHECKING:
@@ -26,6 +28,15 @@ class Snapshot:
 
     version: str
     schema: StructType
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """The files of the newest version. After a dry run ``small`` are those that would be written anew."""
+
+    before: Size
+    after: Size | None
+    small: int = 0
 
 
 class ChangedMeanwhile(Exception):
@@ -88,3 +99,17 @@ class LakeFormat(ABC):
     @abstractmethod
     def is_conflict(self, error: Exception) -> bool:
         """Whether a commit failed because another writer was first: then nothing of it was done."""
+
+    # -------------------------------------------------------------- upkeep
+
+    @abstractmethod
+    def compact(
+        self, spark: SparkSession, table: TableSpec, zorder: Sequence[str], *, dry_run: bool
+    ) -> Compacted:
+        """Bring small files together, in one commit that changes no row."""
+
+    @abstractmethod
+    def clean(
+        self, spark: SparkSession, table: TableSpec, retain: dt.timedelta | None, *, dry_run: bool
+    ) -> Size:
+        """Remove files that only versions older than ``retain`` need, or none; None: as the table says."""

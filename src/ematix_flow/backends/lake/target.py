@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from ematix_flow.backends.lake.companion import is_companion, with_lifetime
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.journal import LONG, Journal, open_journal
 from ematix_flow.backends.lake.loading import LakeLoad
+from ematix_flow.backends.lake.maintenance import Maintenance
 from ematix_flow.backends.lake.partitions import with_partitions
 from ematix_flow.backends.lake.session import SparkSqlSession
 from ematix_flow.backends.lake.staging import STAGING, LakeStaging
@@ -41,6 +42,7 @@ from ematix_flow.backends.sql_session import SqlSession
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.table_diff import TableDiff
 from ematix_flow.backends.table_plans import unique_groups
+from ematix_flow.backends.upkeep import Maintainable, Maintained, Upkeep
 from ematix_flow.errors import TargetFailed, Unsupported
 from ematix_flow.spec.naming import distinct_name
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -56,7 +58,7 @@ _TRIES = 5
 _NO_COLUMNS = (ColumnSpec("_", DataType("text")),)  # where a table is known by its name alone
 
 
-class LakeTarget(RelationalTarget, SparkTarget):
+class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
     """``conf`` is what a session needs to reach the lake; staging and locks lie in ``store``."""
 
     dialect: LakeDialect
@@ -280,6 +282,11 @@ class LakeTarget(RelationalTarget, SparkTarget):
         attempts = {path.split("/")[0] for path, _ in self.store.files_below(folder)}
         self.store.remove_tree(folder)
         return [f"staging {attempt}" for attempt in sorted(attempts)]
+
+    def maintain(self, table: TableSpec, upkeep: Upkeep) -> Sequence[Maintained]:
+        with self._told(f"maintaining {table.label}"):
+            spark = self.spark()
+            return Maintenance(spark, self._format, table, lambda: self._journal(table), upkeep).carry_out()
 
     def run_sql(self, sql: str) -> int:
         """One INSERT, UPDATE, DELETE or MERGE, while no load of ours is at the table that it changes."""
