@@ -6,15 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ematix_flow.backends.stores.s3a import s3a_conf
-from ematix_flow.errors import CannotConnect, Unsupported
+from ematix_flow.engine.storage import tell
+from ematix_flow.errors import CannotConnect, FlowError, Unsupported
+from ematix_flow.plan.world import World
 from ematix_flow.spec.connections import ObjectStoreS3Connection
-from tests.services.s3 import OPEN_BUCKET, S3Server
+from tests.services.s3 import OPEN_BUCKET, S3Server, running_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,6 +66,46 @@ def test_a_public_bucket_is_read_without_keys(spark: SparkSession, s3: S3Server)
         assert (
             own.read.option("header", True).csv(f"s3a://{OPEN_BUCKET}/names.csv").collect()[0].name == "Ada"
         )
+
+
+def test_a_bucket_that_is_told_of_anew_is_opened_anew(
+    spark: SparkSession, s3: S3Server, s3_bucket: str
+) -> None:
+    """Java keeps a file system open with the keys of then: another endpoint, or newer keys, must count."""
+    found = connection(s3, s3_bucket)
+    s3.client().put_object(Bucket=s3_bucket, Key="names.csv", Body=b"name\nAda\n")
+    own, where = spark.newSession(), f"s3a://{s3_bucket}/names.csv"
+    tell(own, s3a_conf(replace(found, secret_access_key="an old one")))
+    with pytest.raises(Exception, match=r"(?i)forbidden|denied|signature"):
+        own.read.csv(where).collect()
+    tell(own, s3a_conf(found))
+    assert own.read.option("header", True).csv(where).collect()[0].name == "Ada"
+
+
+def test_an_authority_of_the_users_own_is_trusted(spark: SparkSession) -> None:
+    with running_server(tls=True) as server:
+        bucket = server.create_bucket("tls")
+        server.client().put_object(Bucket=bucket, Key="names.csv", Body=b"name\nAda\n")
+        assert server.certificates is not None
+        authority = str(server.certificates.authority)
+        found = connection(server, bucket, endpoint=server.secure_endpoint, ca_cert_path=authority)
+        own, where = spark.newSession(), f"s3a://{bucket}"
+        tell(own, s3a_conf(found))
+        rows = own.read.option("header", True).csv(f"{where}/names.csv")
+        assert rows.collect()[0].name == "Ada"
+        rows.write.parquet(f"{where}/copied")
+        assert own.read.parquet(f"{where}/copied").count() == 1
+
+
+def test_two_connections_that_mean_different_things_by_one_bucket_are_refused() -> None:
+    one = ObjectStoreS3Connection(name="one", bucket="data", endpoint="http://localhost:1", anonymous=True)
+    world = World(lambda groups: None, lambda error, what: FlowError(what), lambda session, conf: None)  # type: ignore[arg-type,return-value]
+    world.backend(one)
+    world.backend(replace(one, name="same", prefix="elsewhere"))
+    world.spark()
+    world.backend(replace(one, name="other", endpoint="http://localhost:2"))
+    with pytest.raises(Unsupported, match=r"connection 'other' .*bucket\.data\.endpoint"):
+        world.spark()
 
 
 def test_settings_are_of_one_bucket_and_follow_the_connection() -> None:

@@ -110,7 +110,7 @@ def forked_runs() -> Iterator[ForkedRuns]:
 class TasksHere:
     """The little of a Spark session that the copy path asks for: one task after the other, here."""
 
-    conf = SimpleNamespace(set=lambda key, value: None)
+    conf = SimpleNamespace(get=lambda key, default: default, set=lambda key, value: None)
 
     def range(self, _start: int, end: int, _step: int, _partitions: int) -> TasksHere:
         self._numbers = range(end)

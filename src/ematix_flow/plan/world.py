@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,21 +22,31 @@ class World:
     """Opens nothing until asked.
 
     ``spark`` starts the engine with the groups of jars that it is given; it is called only by who needs
-    Spark. ``failure`` turns what Spark raises into an error of ours.
+    Spark. ``failure`` turns what Spark raises into an error of ours. ``tell`` brings settings to a session
+    that runs.
     """
 
-    def __init__(self, spark: StartSpark, failure: Callable[[Exception, str], FlowError]) -> None:
+    def __init__(
+        self,
+        spark: StartSpark,
+        failure: Callable[[Exception, str], FlowError],
+        tell: Callable[[SparkSession, Mapping[str, str]], None],
+    ) -> None:
         self._start_spark = spark
         self._failure = failure
+        self._tell = tell
         self._backends: dict[Any, Backend] = {}
 
     def spark(self) -> SparkSession:
         """The session, with what all backends need that were opened so far."""
         backends = list(self._backends.values())
         session = self._start_spark(sorted({group for each in backends for group in each.jar_groups}))
+        told: dict[str, str] = {}
         for backend in backends:
             for key, value in backend.spark_conf().items():
-                session.conf.set(key, value)
+                if told.setdefault(key, value) != value:
+                    raise _two_meanings(key, backend)
+        self._tell(session, told)
         return session
 
     @contextmanager
@@ -75,3 +85,12 @@ class World:
         if isinstance(target, SparkTarget):
             target.use_spark(self.spark, self.spark_errors)
         return target
+
+
+def _two_meanings(key: str, backend: Backend) -> Unsupported:
+    """Spark knows a bucket by its name alone."""
+    return Unsupported(
+        f"connection {backend.connection.name!r} and another one of this pipeline give Spark different "
+        f"settings for the same place ({key})",
+        next_step="let both use the same endpoint and keys, or put one of them into a pipeline of its own",
+    )

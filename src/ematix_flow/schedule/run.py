@@ -18,6 +18,7 @@ from ematix_flow.engine.execute import ALREADY_APPLIED, execute_target
 from ematix_flow.engine.failures import translate
 from ematix_flow.engine.fanout import execute_targets
 from ematix_flow.engine.results import RunResult, Status, TargetResult, failed
+from ematix_flow.engine.storage import tell
 from ematix_flow.errors import (
     CannotConnect,
     ConfigError,
@@ -111,7 +112,7 @@ def plan_pipeline(declared: DeclaredPipeline, spark: StartSpark) -> Plan:
 
 def open_world(spark: StartSpark) -> World:
     """The world of one run, with Spark's failures told in our words."""
-    return World(spark, lambda error, what: translate(error, what=what, source=True))
+    return World(spark, lambda error, what: translate(error, what=what, source=True), tell)
 
 
 def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt) -> RunResult:

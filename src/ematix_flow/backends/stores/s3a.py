@@ -7,12 +7,15 @@ event logs and pages. Nothing of ours commits by renames, which are copies here,
 
 from __future__ import annotations
 
+import os
+
 from ematix_flow.backends.stores.s3_client import DEFAULT_REGION, endpoint_of, frozen_credentials
 from ematix_flow.backends.stores.s3_failures import understood
 from ematix_flow.errors import Unsupported
 from ematix_flow.spec.connections.lakes import S3Connection
 
 JAR_GROUPS = ("s3",)
+TRUST = "ematix.flow.ca_cert_path."  # no setting of Spark's: whoever tells a session sees to it
 
 _S3A = "org.apache.hadoop.fs.s3a."
 _STATIC = _S3A + "SimpleAWSCredentialsProvider"
@@ -51,7 +54,10 @@ def s3a_conf(connection: S3Connection) -> dict[str, str]:
     region = connection.region or (DEFAULT_REGION if endpoint is not None else "")
     if region:
         settings["endpoint.region"] = region
-    return {f"fs.s3a.bucket.{connection.bucket}.{name}": value for name, value in settings.items()}
+    conf = {f"fs.s3a.bucket.{connection.bucket}.{name}": value for name, value in settings.items()}
+    if connection.ca_cert_path:
+        conf[TRUST + connection.bucket] = os.path.abspath(os.path.expanduser(connection.ca_cert_path))
+    return conf
 
 
 def _credentials(connection: S3Connection) -> dict[str, str]:
