@@ -34,7 +34,6 @@ class LakeContract(MergeContract, Scd2Contract):
             "test_a_change_of_every_type_to_and_from_null_is_a_version_with_its_hash",
             "test_a_source_without_a_key_closes_it_and_a_return_opens_a_new_version",
             "test_a_late_event_splits_the_version_it_falls_into[staged]",
-            "test_the_time_to_live_counts_from_the_last_event_that_confirmed",
             "test_versions_by_hostile_names[staged]",
             "test_an_scd2_load_that_crashes_at_any_commit_point_leaves_before_or_after[at]",
             "test_merge_inserts_updates_and_leaves_the_rest_untouched[staged]",

@@ -24,7 +24,7 @@ _DAY, _TIME = "date_format(v, 'yyyy-MM-dd')", "date_format(v, 'HH:mm:ss.SSSSSS')
 _TEXT = {
     "i": "CAST(v AS STRING)",
     "f": f"{_FLOAT_TEXT}(CAST(v AS DOUBLE))",
-    "b": "CASE WHEN v THEN 'true' ELSE 'false' END",
+    "b": "CAST(v AS STRING)",
     "t": "v",
     "d": _DAY,
     "s": f"concat({_DAY}, 'T', {_TIME})",
