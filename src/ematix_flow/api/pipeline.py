@@ -25,6 +25,7 @@ from ematix_flow.spec.pipelines import (
 )
 
 if TYPE_CHECKING:
+    from ematix_flow.backends.upkeep import Maintained
     from ematix_flow.engine.results import RunResult
     from ematix_flow.engine.settings import EngineSettings
     from ematix_flow.observe.listener import Listener
@@ -135,6 +136,32 @@ class Pipeline:
 
         with use_registry(self._registry):
             return validate(self._declared, spark_starter())
+
+    def maintain(
+        self,
+        *,
+        retain: dt.timedelta | None = None,
+        zorder: Sequence[str] = (),
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> list[Maintained]:
+        """Compact the lake tables it loads, and remove files that no version needs which is kept.
+
+        ``retain`` is how long a version is kept, 7 days unless told; less needs ``force``.
+        """
+        from ematix_flow.backends.upkeep import Upkeep
+        from ematix_flow.graph.registry import use_registry
+        from ematix_flow.schedule.context import spark_starter
+        from ematix_flow.schedule.maintain import maintain_pipelines, require_lakes
+
+        upkeep = Upkeep(retain, names("zorder", zorder, None) or (), dry_run=dry_run, forced=force)
+        with use_registry(self._registry):
+            require_lakes([self._declared], spark_starter())
+            outcomes = list(maintain_pipelines([self._declared], spark_starter(), upkeep))
+        for outcome in outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+        return [table for outcome in outcomes for table in outcome.tables]
 
     def _with(
         self, target_options: Mapping[str, Any], *, force_path: str | None, on_drift: str | None

@@ -26,11 +26,11 @@ class Upkeep:
 
     def __post_init__(self) -> None:
         if self.retain is not None and self.retain < dt.timedelta(0):
-            raise UsageError(f"files cannot be kept for less than no time: {self.retain}")
-        if self.is_short and not self.forced:
+            raise UsageError("files cannot be kept for less than no time")
+        if self.retain is not None and self.is_short and not self.forced:
             raise UsageError(
-                f"to keep files for {self.retain} only, and not for 7 days, takes them from under readers "
-                "and writers that are still at work with an older version",
+                f"to keep files for {in_words(self.retain)} only, and not for 7 days, takes them from under "
+                "readers and writers that are still at work with an older version",
                 state="nothing was touched",
                 next_step="give --force (force=True) when you know that there are none",
             )
@@ -38,6 +38,11 @@ class Upkeep:
     @property
     def is_short(self) -> bool:
         return self.retain is not None and self.retain < SAFE
+
+
+def in_words(duration: dt.timedelta) -> str:
+    hours = duration.total_seconds() / 3600
+    return f"{hours / 24:g} days" if hours >= 48 else f"{hours:g} hours"
 
 
 @dataclass(frozen=True)

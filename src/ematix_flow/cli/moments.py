@@ -24,6 +24,14 @@ def parse_since(text: str, now: dt.datetime) -> dt.datetime:
         ) from None
 
 
+def parse_duration(option: str, text: str) -> dt.timedelta:
+    """``90m``, ``36h``, ``7d``."""
+    found = _AGO.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"{option} {text!r} is no duration", next_step="write 90m, 36h, 7d or 2w")
+    return dt.timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
 def local(moment: dt.datetime | None) -> str:
     return "" if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
