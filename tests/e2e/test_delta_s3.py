@@ -72,7 +72,7 @@ def read_back(s3: S3Server, bucket: str) -> list[dict[str, Any]]:
 def test_a_merge_into_a_bucket_brings_changes_and_shows_no_secret(
     s3: S3Server, s3_bucket: str, source: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="ematix_flow")
     fields = s3.connection_fields(s3_bucket)
     register_connection(DeltaS3Connection(name="lake", prefix="lake", **fields))  # type: ignore[arg-type]
     pipeline = customers("merge", incremental=True, watermark_column="changed")

@@ -10,6 +10,7 @@ import datetime as dt
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -41,6 +42,7 @@ _UNMAPPED = re.compile(r"[ ,;{}()\n\t=]")  # Delta keeps such names only apart f
 
 class DeltaFormat(LakeFormat):
     name = "Delta Lake"
+    keeps_not_null = False  # Spark reads every column of a Delta table as nullable
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -84,7 +86,8 @@ class DeltaFormat(LakeFormat):
         return tuple(detail.select("partitionColumns").collect()[0][0])
 
     def create_sql(self, table: TableSpec, partition_by: Sequence[str]) -> str:
-        lines = [column_definition(self._dialect, item) for item in table.columns]
+        # staging refuses nulls; a constraint that Spark cannot read back could never be compared or relaxed
+        lines = [column_definition(self._dialect, replace(item, nullable=True)) for item in table.columns]
         name = self._dialect.render(self.table(table))
         sql = f"CREATE TABLE IF NOT EXISTS {name} (\n  " + ",\n  ".join(lines) + "\n) USING delta"
         if partition_by:

@@ -47,6 +47,7 @@ class LakeFormat(ABC):
     """One table format under one connection. Every method takes the session it works in."""
 
     name: str  # as a person knows it
+    keeps_not_null = True  # whether a table says which of its columns take no nulls
 
     @abstractmethod
     def table(self, table: TableSpec) -> exp.Table:

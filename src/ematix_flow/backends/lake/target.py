@@ -113,13 +113,17 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
 
     def _live(self, table: TableSpec, snapshot: Snapshot) -> LiveTable:
         """Lakes keep no keys: the declared ones are taken for granted, and a load keeps them."""
+        keyed = table.with_load_columns()
+        declared = {c.name: c.nullable for c in keyed.columns}
         columns, native = [], {}
         for field in snapshot.schema.fields:
             shown = field.dataType.simpleString().upper()
             native[field.name] = shown
             found = self.dialect.canonical_type(shown) or DataType("json")
-            columns.append(ColumnSpec(field.name, found, nullable=field.nullable))
-        keyed = table.with_load_columns()
+            nullable = field.nullable
+            if not self._format.keeps_not_null and field.name in declared:
+                nullable = declared[field.name]
+            columns.append(ColumnSpec(field.name, found, nullable=nullable))
         return LiveTable(tuple(columns), keyed.primary_key, unique_groups(keyed), native)
 
     def divided(self, partition_by: tuple[str, ...]) -> LakeTarget:
