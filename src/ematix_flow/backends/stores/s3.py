@@ -7,6 +7,7 @@ server that ignores conditions is refused before anything relies on them.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import io
 import json
 import re
@@ -24,7 +25,7 @@ from ematix_flow.backends.stores.s3_client import endpoint_of, s3_client
 from ematix_flow.backends.stores.s3_failures import is_condition, is_denied, is_missing, understood
 from ematix_flow.backends.stores.s3_leases import Lease, Seen
 from ematix_flow.backends.stores.s3_reading import S3File
-from ematix_flow.errors import CannotConnect, FlowError, PipelineLocked, TargetFailed
+from ematix_flow.errors import CannotConnect, ConfigError, FlowError, PipelineLocked, TargetFailed
 from ematix_flow.spec.connections.lakes import S3Connection
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ TABLE_LOCK_SECONDS = 120.0
 _MULTIPART_BYTES = 16 * 1024 * 1024
 _DELETED_AT_ONCE = 1_000
 _WRITER = "ematix-flow-writer"
+_NOT_FOR_US = ("AccessDenied", "NotImplemented", "MethodNotAllowed", "NoSuchUpload")
 _NO_BULK_DELETE = ("MissingContentMD5", "NotImplemented", "MalformedXML", "InvalidRequest")
 
 _honest: set[str] = set()  # stores of this process whose server keeps to conditions
@@ -55,6 +57,14 @@ class S3Store(Store):
     """Holds no client: each process that unpickles it makes its own."""
 
     connection: S3Connection
+
+    def __post_init__(self) -> None:
+        if importlib.util.find_spec("boto3") is None:
+            raise ConfigError(
+                f"connection {self.connection.name!r} needs the Python package 'boto3', "
+                "which is not installed",
+                next_step='pip install "ematix-flow-spark[s3]"',
+            )
 
     def __repr__(self) -> str:
         return f"S3Store({self.uri('')})"
@@ -220,11 +230,21 @@ class S3Store(Store):
         paths = [f"{folder}/{path}" for path, _ in self.files_below(folder)]
         self.remove_all(paths)
         with understood(self.connection, f"to remove {self.uri(folder)}"):
-            pages = self._client.get_paginator("list_multipart_uploads")
+            self._abort_uploads(folder)
+        return bool(paths)
+
+    def _abort_uploads(self, folder: str) -> None:
+        """As far as this user may, and the server can: nobody sees what is left."""
+        from botocore.exceptions import ClientError
+
+        pages = self._client.get_paginator("list_multipart_uploads")
+        try:
             for page in pages.paginate(Bucket=self.connection.bucket, Prefix=self._prefix(folder)):
                 for left in page.get("Uploads", ()):
                     self._client.abort_multipart_upload(**self._at(left["Key"]), UploadId=left["UploadId"])
-        return bool(paths)
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") not in _NOT_FOR_US:
+                raise
 
     # -------------------------------------------------------------- locks
 
