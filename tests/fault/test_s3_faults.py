@@ -119,6 +119,76 @@ def test_a_server_that_goes_away_at_the_commit_leaves_a_question_that_the_next_r
     assert_tidy(lake)
 
 
+def test_a_commit_that_the_server_is_still_at_is_waited_for(
+    lake: S3Lake, proxy: S3Proxy, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client gives up on it and asks again, and is told that another write of it is under way."""
+    monkeypatch.setattr(s3_client, "READ_SECONDS", 1)
+    monkeypatch.setattr(s3_client, "_clients", {})
+    with (
+        proxy.failing(None, times=1, method="PUT", path="manifest-", after=True, then=lambda: time.sleep(5)),
+        proxy.failing(409, method="PUT", path="manifest-") as conflicts,
+    ):
+        assert load_rows(target, new_load(TABLE), rows(3, 5)).rows_inserted == 2
+    assert conflicts.met > 1
+    assert ids(lake) == [0, 1, 2, 3, 4]
+    assert_tidy(lake)
+
+
+def test_a_commit_that_comes_late_after_its_load_failed_finds_all_of_its_files(
+    lake: S3Lake, proxy: S3Proxy, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_client, "ATTEMPTS", 2)
+    monkeypatch.setattr(s3_client, "READ_SECONDS", 1)
+    monkeypatch.setattr(s3_client, "_clients", {})
+    with (
+        proxy.failing(None, times=1, method="PUT", path="manifest-", after=True, then=lambda: time.sleep(8)),
+        proxy.failing(500, method="PUT", path="manifest-"),
+        pytest.raises(TargetFailed) as raised,
+    ):
+        load_rows(target, new_load(TABLE, "truncate", batch_key="slot:1"), rows(3, 5), drop=False)
+    assert "not known" in (raised.value.state or "")
+    assert ids(lake) == [0, 1, 2], "it came too early for this test"
+    time.sleep(8)
+    assert ids(lake) == [3, 4]
+    target.sweep(PIPELINE, TARGET)
+    assert load_rows(target, new_load(TABLE, "truncate", batch_key="slot:1"), rows(3, 5)).duplicate
+    assert ids(lake) == [3, 4]
+
+
+def test_a_commit_that_comes_after_the_next_load_has_begun_is_shut_out(
+    lake: S3Lake, proxy: S3Proxy, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_client, "ATTEMPTS", 2)
+    monkeypatch.setattr(s3_client, "READ_SECONDS", 1)
+    monkeypatch.setattr(s3_client, "_clients", {})
+    other = lake.backend().target()
+    with (
+        proxy.failing(None, times=1, method="PUT", path="manifest-", after=True, then=lambda: time.sleep(10)),
+        proxy.failing(500, method="PUT", path="manifest-"),
+        pytest.raises(TargetFailed),
+    ):
+        load_rows(target, new_load(TABLE, batch_key="slot:1"), rows(3, 5))
+    assert load_rows(other, new_load(TABLE, batch_key="slot:1"), rows(3, 5)).rows_inserted == 2
+    assert ids(lake) == [0, 1, 2, 3, 4]
+    time.sleep(10)
+    assert ids(lake) == [0, 1, 2, 3, 4]
+    assert len(other.ledger(PIPELINE, TARGET)) == 2
+
+
+def test_a_commit_that_went_in_before_the_keys_ran_out_is_a_commit(
+    lake: S3Lake, proxy: S3Proxy, target: Target
+) -> None:
+    with (
+        proxy.failing(500, times=1, method="PUT", path="manifest-", after=True),
+        proxy.failing(400, times=1, method="PUT", path="manifest-") as refused,
+    ):
+        assert load_rows(target, new_load(TABLE), rows(3, 5)).rows_inserted == 2
+    assert refused.met == 1
+    assert ids(lake) == [0, 1, 2, 3, 4]
+    assert_tidy(lake)
+
+
 def test_a_load_that_fails_half_way_through_its_copies_takes_them_back(
     lake: S3Lake, proxy: S3Proxy, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:

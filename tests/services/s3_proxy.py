@@ -14,7 +14,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-_ERRORS = {500: "InternalError", 503: "SlowDown", 403: "AccessDenied", 307: "TemporaryRedirect"}
+_ERRORS = {
+    **{500: "InternalError", 503: "SlowDown", 403: "AccessDenied", 307: "TemporaryRedirect"},
+    **{400: "ExpiredToken", 409: "ConditionalRequestConflict", 501: "NotImplemented"},
+}
 _NOT_PASSED_ON = ("connection", "expect", "transfer-encoding", "keep-alive")
 
 

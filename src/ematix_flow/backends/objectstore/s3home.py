@@ -34,6 +34,7 @@ from ematix_flow.errors import FlowError, TargetFailed
 COPIES_AT_ONCE = 8
 _LOOKS = 5
 _MANIFEST, _INTENT = "manifest-", "intent-"
+_NOT_KNOWN = "whether it was committed is not known; another run finds out and loads it once"
 
 _log = logging.getLogger(__name__)
 
@@ -138,6 +139,7 @@ class S3Home(TableHome):
 
     def begin(self, state: TableState, files: Sequence[DataFile]) -> S3Version:
         """The user's files stay where they are; from now on the manifest says which are the table's."""
+        self.store.require_held()
         return self._commit(1, state)
 
     def publish(self, base: Version, kept: Sequence[str], new: Sequence[DataFile], state: TableState) -> None:
@@ -154,11 +156,13 @@ class S3Home(TableHome):
             faults.point("apply.ledger_written")
             faults.point("apply.before_commit")
             faults.point("files.before_publish")
-            self._commit(there.number + 1, state)
-        except Exception as error:
-            if not isinstance(error, _Unknown):
-                self._withdraw(noted, intent, there.state)
+            self.store.require_held()
+        except Exception:
+            self._withdraw(noted, intent, there.state)
             raise
+        # Once it was sent, a manifest may be there late, whatever the server answered: from here on nothing
+        # is withdrawn. The intent stays, and the next load shuts the manifest out before it removes files.
+        self._commit(there.number + 1, state)
         faults.point("files.after_publish")
         faults.point("apply.after_commit")
         try:  # the load is committed: what cannot be removed now is removed by the next
@@ -192,7 +196,6 @@ class S3Home(TableHome):
     def _commit(self, number: int, state: TableState) -> S3Version:
         """Create the manifest of that number: the moment at which the load is committed."""
         text = json.dumps(state.to_json(), ensure_ascii=False)
-        self.store.require_held()
         try:
             self.store.create(self._manifest(number), text)
         except FileExistsError as error:
@@ -201,8 +204,9 @@ class S3Home(TableHome):
                 state=f"{self.name} is as that load left it",
                 next_step="run it again",
             ) from error
-        except TargetFailed as error:
+        except FlowError as error:
             if not self._went_in(number, text):
+                error.state = error.state or _NOT_KNOWN
                 raise
             _log.info("the answer to a commit was lost, and it is there: %s", error.what)
         return S3Version(number, state)
@@ -215,9 +219,9 @@ class S3Home(TableHome):
         except FileNotFoundError:
             return False
         except FlowError as error:
-            raise _Unknown(
+            raise TargetFailed(
                 f"the S3 server stopped answering while a load of {self.shown} was committed: {error.what}",
-                state="whether it was committed is not known; another run finds out and loads it once",
+                state=_NOT_KNOWN,
                 next_step="run it again once the server answers",
             ) from error
 
@@ -250,6 +254,7 @@ class S3Home(TableHome):
         version = self.current() if intents else None
         if version is None:
             return []
+        self.store.require_held()
         self._commit(version.number + 1, version.state)
         self._drop_manifests(version.number)
         there = {path for path, _ in self.store.files_below(self.name)}
@@ -269,10 +274,6 @@ class S3Home(TableHome):
         """Those below a number; the last one stays for readers that have listed it already."""
         old = [number for number in self._numbers() if number < before]
         self.store.remove_all([self._manifest(number) for number in old])
-
-
-class _Unknown(TargetFailed):
-    """A commit of which nobody can say whether it happened."""
 
 
 def _is_data(name: str) -> bool:

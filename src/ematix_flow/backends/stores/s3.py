@@ -35,6 +35,7 @@ HIDDEN = ".ematix_flow"
 TABLE_LOCK_SECONDS = 120.0
 _MULTIPART_BYTES = 16 * 1024 * 1024
 _DELETED_AT_ONCE = 1_000
+_CREATE_TRIES = 8
 _WRITER = "ematix-flow-writer"
 _NOT_FOR_US = ("AccessDenied", "NotImplemented", "MethodNotAllowed", "NoSuchUpload")
 _NO_BULK_DELETE = ("MissingContentMD5", "NotImplemented", "MalformedXML", "InvalidRequest")
@@ -159,14 +160,22 @@ class S3Store(Store):
         writer, key = uuid.uuid4().hex, self.key(path)
         request: dict[str, Any] = {"Body": text.encode(), "Metadata": {_WRITER: writer}}
         with understood(self.connection, f"to write {self.uri(path)}"):
-            try:
-                self._client.put_object(**self._at(key), IfNoneMatch="*", **request)
-            except ClientError as error:
-                if not is_condition(error):
-                    raise
-                # a write whose answer was lost is tried again by the client, and then refused
-                if self._writer(key) != writer:
-                    raise FileExistsError(self.uri(path)) from error
+            for attempt in range(_CREATE_TRIES):
+                try:
+                    self._client.put_object(**self._at(key), IfNoneMatch="*", **request)
+                    return
+                except ClientError as error:
+                    if not is_condition(error):
+                        raise
+                    # a write whose answer was lost is tried again by the client, and then refused
+                    there = self._writer(key)
+                    if there == writer:
+                        return
+                    if there is not None:
+                        raise FileExistsError(self.uri(path)) from error
+                    if attempt == _CREATE_TRIES - 1:
+                        raise
+                time.sleep(min(0.2 * 2**attempt, 5.0))  # another write of it, maybe our own, is under way
 
     def put(self, path: str, text: str) -> None:
         """Write a small file, whatever is there: for names that nobody else uses."""
@@ -174,6 +183,7 @@ class S3Store(Store):
             self._client.put_object(**self._at(self.key(path)), Body=text.encode())
 
     def _writer(self, key: str) -> str | None:
+        """Who wrote it, as far as it says so; None when it is not there."""
         from botocore.exceptions import ClientError
 
         try:
@@ -182,7 +192,7 @@ class S3Store(Store):
             if is_missing(error):
                 return None
             raise
-        writer: str | None = found["Metadata"].get(_WRITER)
+        writer: str = found["Metadata"].get(_WRITER, "")
         return writer
 
     def upload(self, local: Path, path: str) -> None:
