@@ -67,6 +67,30 @@ def test_files_are_created_listed_read_and_removed(store: S3Store) -> None:
     assert store.uri("a/b") == f"s3a://{store.connection.bucket}/lake/a/b"
 
 
+@pytest.mark.parametrize("status", [403, 501])
+def test_folders_are_removed_also_where_uploads_cannot_be_listed(
+    s3: S3Server, s3_bucket: str, proxy: S3Proxy, status: int
+) -> None:
+    store = S3Store(connection(s3, s3_bucket, endpoint=proxy.endpoint))
+    store.create("staging/1.json", "{}")
+    with proxy.failing(status, path="[?&]uploads") as fault:
+        assert store.remove_tree("staging")
+    assert fault.met == 1
+    assert store.names("staging") == []
+
+
+def test_an_upload_that_another_ended_does_not_keep_the_rest(
+    s3: S3Server, s3_bucket: str, proxy: S3Proxy
+) -> None:
+    store, client = S3Store(connection(s3, s3_bucket, endpoint=proxy.endpoint)), s3.client()
+    for name in ("1", "2"):
+        client.create_multipart_upload(Bucket=s3_bucket, Key=f"lake/staging/{name}")
+    with proxy.failing(404, times=1, method="DELETE", path="staging/1"):
+        store.remove_tree("staging")
+    left = client.list_multipart_uploads(Bucket=s3_bucket).get("Uploads", ())
+    assert [upload["Key"] for upload in left] == ["lake/staging/1"]
+
+
 def test_a_file_that_is_not_there_is_not_found(store: S3Store) -> None:
     with pytest.raises(FileNotFoundError):
         store.read("nothing")

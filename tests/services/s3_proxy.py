@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 _ERRORS = {
     **{500: "InternalError", 503: "SlowDown", 403: "AccessDenied", 307: "TemporaryRedirect"},
-    **{400: "ExpiredToken", 409: "ConditionalRequestConflict", 501: "NotImplemented"},
+    **{400: "ExpiredToken", 404: "NoSuchUpload", 409: "ConditionalRequestConflict", 501: "NotImplemented"},
 }
 _NOT_PASSED_ON = ("connection", "expect", "transfer-encoding", "keep-alive")
 

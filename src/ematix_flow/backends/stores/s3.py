@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.backends.stores import s3_leases
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.stores.s3_client import endpoint_of, s3_client
-from ematix_flow.backends.stores.s3_failures import is_condition, is_denied, is_missing, understood
+from ematix_flow.backends.stores.s3_failures import is_condition, is_denied, is_missing, status, understood
 from ematix_flow.backends.stores.s3_leases import Lease, Seen
 from ematix_flow.backends.stores.s3_reading import S3File
 from ematix_flow.errors import CannotConnect, ConfigError, FlowError, PipelineLocked, TargetFailed
@@ -37,7 +37,7 @@ _MULTIPART_BYTES = 16 * 1024 * 1024
 _DELETED_AT_ONCE = 1_000
 _CREATE_TRIES = 8
 _WRITER = "ematix-flow-writer"
-_NOT_FOR_US = ("AccessDenied", "NotImplemented", "MethodNotAllowed", "NoSuchUpload")
+_NO_UPLOADS = (403, 404, 405, 501)  # this user may not, another ended it, or the server has no such thing
 _NO_BULK_DELETE = ("MissingContentMD5", "NotImplemented", "MalformedXML", "InvalidRequest")
 
 _honest: set[str] = set()  # stores of this process whose server keeps to conditions
@@ -248,13 +248,19 @@ class S3Store(Store):
         from botocore.exceptions import ClientError
 
         pages = self._client.get_paginator("list_multipart_uploads")
+        found: list[dict[str, Any]] = []
         try:
             for page in pages.paginate(Bucket=self.connection.bucket, Prefix=self._prefix(folder)):
-                for left in page.get("Uploads", ()):
-                    self._client.abort_multipart_upload(**self._at(left["Key"]), UploadId=left["UploadId"])
+                found += page.get("Uploads", ())
         except ClientError as error:
-            if error.response.get("Error", {}).get("Code") not in _NOT_FOR_US:
+            if status(error) not in _NO_UPLOADS:
                 raise
+        for left in found:
+            try:
+                self._client.abort_multipart_upload(**self._at(left["Key"]), UploadId=left["UploadId"])
+            except ClientError as error:
+                if status(error) not in _NO_UPLOADS:
+                    raise
 
     # -------------------------------------------------------------- locks
 

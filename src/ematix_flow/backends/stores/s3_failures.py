@@ -52,6 +52,11 @@ def is_denied(error: FlowError) -> bool:
     return _code(cause) in ("AccessDenied", "403") if cause is not None else False
 
 
+def status(error: Any) -> int:
+    """What the server answered, as HTTP tells it."""
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
+
+
 def _code(error: Any) -> str:
     response = getattr(error, "response", None) or {}
     return str(response.get("Error", {}).get("Code", ""))
