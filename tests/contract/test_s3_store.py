@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ematix_flow.backends.stores import s3 as s3_store
 from ematix_flow.backends.stores import s3_client, s3_leases
 from ematix_flow.backends.stores.s3 import S3Store
 from ematix_flow.errors import CannotConnect, PipelineLocked, TargetFailed
@@ -372,7 +373,8 @@ def test_a_holder_that_is_cut_off_for_too_long_must_not_commit(
             store.require_held()
 
 
-def test_loads_of_one_table_wait_for_each_other(store: S3Store) -> None:
+def test_loads_of_one_table_wait_for_each_other(store: S3Store, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     order: list[str] = []
 
     def second() -> None:
@@ -387,3 +389,16 @@ def test_loads_of_one_table_wait_for_each_other(store: S3Store) -> None:
         order.append("first")
     thread.join()
     assert order == ["first", "second"]
+    assert caplog.text.count("waiting for another load of sales/orders to end: (pid ") == 1
+
+
+def test_who_waits_too_long_for_a_table_is_told_who_has_it(
+    store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_store, "TABLE_LOCK_SECONDS", 0.0)
+    with (
+        store.table_lock("sales/orders"),
+        pytest.raises(TargetFailed, match="another load has been changing 'sales/orders'"),
+        store.table_lock("sales/orders"),
+    ):
+        pytest.fail("the lock was given twice")

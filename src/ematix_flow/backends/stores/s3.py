@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import io
 import json
+import logging
 import re
 import time
 import uuid
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from boto3.s3.transfer import TransferConfig
 
 HIDDEN = ".ematix_flow"
-TABLE_LOCK_SECONDS = 120.0
+TABLE_LOCK_SECONDS = 6 * 3600.0  # loads compute and merge under it; one that died frees it much earlier
 _MULTIPART_BYTES = 16 * 1024 * 1024
 _DELETED_AT_ONCE = 1_000
 _CREATE_TRIES = 8
@@ -40,6 +41,7 @@ _WRITER = "ematix-flow-writer"
 _NO_UPLOADS = (403, 404, 405, 501)  # this user may not, another ended it, or the server has no such thing
 _NO_BULK_DELETE = ("MissingContentMD5", "NotImplemented", "MalformedXML", "InvalidRequest")
 
+_log = logging.getLogger(__name__)
 _honest: set[str] = set()  # stores of this process whose server keeps to conditions
 _leases: dict[str, list[Lease]] = {}  # what this process holds, by store
 
@@ -289,12 +291,18 @@ class S3Store(Store):
         lease = self._lease(_stem("table", folder), f"table {folder!r}")
         until = time.monotonic() + TABLE_LOCK_SECONDS
 
+        told = False
+
         def taken(seen: Seen) -> FlowError | None:
+            nonlocal told
             if time.monotonic() < until:
+                if not told:
+                    _log.info("waiting for another load of %s to end: %s", folder, _by(seen))
+                told = True
                 return None
             return TargetFailed(
-                f"another load has been changing {folder!r} for more than {TABLE_LOCK_SECONDS:.0f} seconds: "
-                f"{_by(seen)}",
+                f"another load has been changing {folder!r} for more than "
+                f"{TABLE_LOCK_SECONDS / 3600:g} hours: {_by(seen)}",
                 state=f"{folder} is unchanged by this run",
                 next_step="run it again when the other load has ended",
             )

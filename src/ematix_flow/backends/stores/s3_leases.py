@@ -32,6 +32,7 @@ from ematix_flow.state.records import utc_now
 
 LEASE_SECONDS = 60.0
 BEAT_SECONDS = 15.0
+_LONGEST_PAUSE = 5.0
 _ROUNDING = 1.0  # servers tell whole seconds
 
 _log = logging.getLogger(__name__)
@@ -259,9 +260,13 @@ def _machine() -> str:
 
 
 def acquire(lease: Lease, taken: Callable[[Seen], FlowError | None], pause: float = 0.5) -> None:
-    """Take a lease. ``taken`` says what to raise when another has it, or None to go on waiting."""
+    """Take a lease. ``taken`` says what to raise when another has it, or None to go on waiting.
+
+    Who waits long asks ever less often.
+    """
     while (seen := lease.take()) is not None:
         refusal = taken(seen)
         if refusal is not None:
             raise refusal
         time.sleep(pause)
+        pause = min(pause * 1.2, _LONGEST_PAUSE)
