@@ -214,7 +214,11 @@ class RelationalTarget(Target):
         self.before_change(session, load)
         live = self.live_columns(session, load.table)
         for change in still_needed(load, self._plan(session, load.table, live, load.matching)):
-            session.execute(change.sql)
+            self.make_change(session, load.table, change)
+
+    def make_change(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:
+        """One of the changes that were planned for the table."""
+        session.execute(change.sql)
 
     def before_change(self, session: SqlSession, load: Load) -> None:
         """What keeps the table as it is from here to the commit, where a transaction alone does not."""

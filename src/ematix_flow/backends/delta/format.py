@@ -20,6 +20,7 @@ from ematix_flow.backends.delta.upkeep import DeltaUpkeep
 from ematix_flow.backends.lake.actions import Changes, fresh_view, merge_sql
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.journal import Commit
+from ematix_flow.backends.lake.loading import conformed
 from ematix_flow.backends.lake.table import Compacted, LakeFormat, Snapshot
 from ematix_flow.backends.query_tables import Name
 from ematix_flow.backends.stores.base import Store
@@ -92,9 +93,14 @@ class DeltaFormat(LakeFormat):
         sql = f"CREATE TABLE IF NOT EXISTS {name} (\n  " + ",\n  ".join(lines) + "\n) USING delta"
         if partition_by:
             sql += f" PARTITIONED BY ({', '.join(self._dialect.quote(n) for n in partition_by)})"
-        if any(_UNMAPPED.search(item.name) for item in table.columns):
-            sql += " TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+        for key, value in _properties(table).items():
+            sql += f" TBLPROPERTIES ('{key}' = '{value}')"
         return sql
+
+    def create(self, spark: SparkSession, table: TableSpec, partition_by: Sequence[str]) -> None:
+        # the statement takes a folder in which anything lies, our journal for one, for a table that is there
+        empty = conformed(spark, None, table).write.format("delta").mode("ignore")
+        empty.options(**_properties(table)).partitionBy(*partition_by).save(self._uri(table))
 
     # -------------------------------------------------------------- commits
 
@@ -146,6 +152,11 @@ class DeltaFormat(LakeFormat):
     def _upkeep(self, spark: SparkSession, table: TableSpec) -> DeltaUpkeep:
         name = self._dialect.render(self.table(table))
         return DeltaUpkeep(spark, self._store, "/".join(table_folder(table)), name)
+
+
+def _properties(table: TableSpec) -> dict[str, str]:
+    mapped = any(_UNMAPPED.search(item.name) for item in table.columns)
+    return {"delta.columnMapping.mode": "name"} if mapped else {}
 
 
 @contextmanager

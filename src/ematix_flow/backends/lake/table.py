@@ -81,6 +81,10 @@ class LakeFormat(ABC):
     def create_sql(self, table: TableSpec, partition_by: Sequence[str]) -> str:
         """The statement that makes the table, safe when it is there."""
 
+    def create(self, spark: SparkSession, table: TableSpec, partition_by: Sequence[str]) -> None:
+        """Make the table that `create_sql` tells of, unless it is there. Our journal lies there already."""
+        spark.sql(self.create_sql(table, partition_by))
+
     @abstractmethod
     def append(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
         """Add rows in one commit."""

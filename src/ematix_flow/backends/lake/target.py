@@ -143,9 +143,21 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
         return []
 
     def create_sql(self, table: TableSpec) -> str:
+        return self._format.create_sql(*self._stored(table))
+
+    def _stored(self, table: TableSpec) -> tuple[TableSpec, list[str]]:
+        """What is made for a table, and by which columns it is divided."""
         stored = with_lifetime(table) if is_companion(table) else table
-        partition_by = [name for name in self._partition_by if name in table.column_names]
-        return self._format.create_sql(stored, partition_by)
+        return stored, [name for name in self._partition_by if name in table.column_names]
+
+    def make_change(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:
+        if change.action != "create_table":
+            session.execute(change.sql)
+            return
+        companion = table.companion()
+        specs = [table.with_load_columns(), *([companion] if companion is not None else [])]
+        (made,) = [spec for spec in specs if spec.label == change.subject]
+        self._format.create(self.spark(), *self._stored(made))
 
     def alterations(self, session: SqlSession, diff: TableDiff) -> list[TableChange]:
         """Keys are no business of a lake."""
@@ -156,7 +168,7 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
         session = SparkSqlSession(self.spark()) if plan.changes else None
         for change in plan.changes:
             assert session is not None
-            session.execute(change.sql)
+            self.make_change(session, table, change)
 
     # -------------------------------------------------------------- lock, ledger, watermark
 
