@@ -317,6 +317,39 @@ def test_a_lease_of_a_dead_holder_is_taken_over_and_the_dead_one_notices(
             assert raised.value.state == "nothing was committed"
 
 
+def test_loads_of_one_process_do_not_answer_for_the_locks_of_each_other(
+    store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_leases, "BEAT_SECONDS", 600.0)
+    taken, asked = threading.Event(), threading.Event()
+
+    def another() -> None:
+        with store.lock("another", "t", uuid.uuid4()):
+            taken.set()
+            asked.wait()
+
+    thread = threading.Thread(target=another)
+    thread.start()
+    taken.wait()
+    try:
+        for name in store.names(".ematix_flow/locks"):
+            store.remove(f".ematix_flow/locks/{name}")
+        with store.lock("p", "t", uuid.uuid4()):
+            store.require_held()
+        with pytest.raises(TargetFailed, match="lost its lock on pipeline 'another'"):
+            store.require_held()  # whoever took none asks for all
+    finally:
+        asked.set()
+        thread.join()
+
+
+def test_a_lease_that_was_given_back_is_not_missed(store: S3Store) -> None:
+    lease = s3_leases.Lease(store.connection, "lake/lease", "it")
+    assert lease.take() is None
+    lease.release()
+    lease.require()
+
+
 def test_a_holder_that_died_on_this_machine_is_not_waited_for(store: S3Store) -> None:
     held = (
         "import os, pickle, sys, uuid\n"

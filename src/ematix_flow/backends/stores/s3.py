@@ -12,6 +12,7 @@ import io
 import json
 import logging
 import re
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -43,7 +44,7 @@ _NO_BULK_DELETE = ("MissingContentMD5", "NotImplemented", "MalformedXML", "Inval
 
 _log = logging.getLogger(__name__)
 _honest: set[str] = set()  # stores of this process whose server keeps to conditions
-_leases: dict[str, list[Lease]] = {}  # what this process holds, by store
+_leases: dict[str, list[tuple[int, Lease]]] = {}  # what this process holds, by store, and in which thread
 
 
 @dataclass(frozen=True)
@@ -313,7 +314,10 @@ class S3Store(Store):
             yield
 
     def require_held(self) -> None:
-        for lease in list(_leases.get(self.identity(), ())):
+        """A load takes its locks in one thread; another that took none here works for any of them."""
+        held = list(_leases.get(self.identity(), ()))
+        me = threading.get_ident()
+        for lease in [lease for thread, lease in held if thread == me] or [lease for _, lease in held]:
             lease.require()
 
     def _lease(self, stem: str, what: str, run_id: str = "") -> Lease:
@@ -321,12 +325,12 @@ class S3Store(Store):
 
     @contextmanager
     def _holding(self, lease: Lease) -> Iterator[None]:
-        held = _leases.setdefault(self.identity(), [])
-        held.append(lease)
+        held, mine = _leases.setdefault(self.identity(), []), (threading.get_ident(), lease)
+        held.append(mine)
         try:
             yield
         finally:
-            held.remove(lease)
+            held.remove(mine)
             lease.release()
 
     # -------------------------------------------------------------- reaching it

@@ -158,8 +158,13 @@ class Lease:
                 _log.warning("the lock of %s stays until it runs out: %s", self.what, error.what)
 
     def require(self) -> None:
-        """Renew it now; TargetFailed when it is no longer ours. Whoever is about to commit asks."""
+        """Renew it now; TargetFailed when it is no longer ours. Whoever is about to commit asks.
+
+        One that was given back is nobody's to lose.
+        """
         with self._lock:
+            if self._ended.is_set():
+                return
             if self._lost is None:
                 self._renew()
             if self._lost is not None:
