@@ -350,6 +350,22 @@ def test_a_lease_that_was_given_back_is_not_missed(store: S3Store) -> None:
     lease.require()
 
 
+def test_a_lock_is_given_back_also_where_deletes_know_no_conditions(
+    s3: S3Server, s3_bucket: str, proxy: S3Proxy
+) -> None:
+    store = S3Store(connection(s3, s3_bucket, endpoint=proxy.endpoint))
+    store.require_conditions()
+    with (
+        proxy.failing(501, times=1, method="DELETE", path="locks") as fault,
+        store.lock("p", "t", uuid.uuid4()),
+    ):
+        pass
+    assert fault.met == 1
+    sent = [h for (method, _), h in zip(proxy.requests, proxy.headers, strict=True) if method == "DELETE"]
+    assert "if-match" in sent[-2] and "if-match" not in sent[-1]
+    assert s3.keys_in(s3_bucket, "lake/.ematix_flow/locks/") == []
+
+
 def test_a_holder_that_died_on_this_machine_is_not_waited_for(store: S3Store) -> None:
     held = (
         "import os, pickle, sys, uuid\n"

@@ -24,7 +24,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from ematix_flow.backends.stores.s3_client import s3_client
-from ematix_flow.backends.stores.s3_failures import is_condition, is_missing, understood
+from ematix_flow.backends.stores.s3_failures import is_condition, is_missing, status, understood
 from ematix_flow.errors import FlowError, TargetFailed
 from ematix_flow.spec.connections.lakes import S3Connection
 from ematix_flow.state.locks import process_is_alive
@@ -33,6 +33,7 @@ from ematix_flow.state.records import utc_now
 LEASE_SECONDS = 60.0
 BEAT_SECONDS = 15.0
 _LONGEST_PAUSE = 5.0
+_NO_CONDITIONS = (400, 501)  # what servers answer to a condition that they do not know
 _ROUNDING = 1.0  # servers tell whole seconds
 
 _log = logging.getLogger(__name__)
@@ -224,10 +225,25 @@ class Lease:
         return seen.etag if ours and seen is not None else None
 
     def _delete(self) -> None:
-        """Only what is still ours; a server without conditions on deletes gets to it by a look first."""
-        seen = self.look()
-        if seen is not None and seen.holder is not None and seen.holder.token == self._holder.token:
-            s3_client(self._connection).delete_object(Bucket=self._connection.bucket, Key=self.key)
+        """Only what is still ours. A server without conditions on deletes is asked without, after a look."""
+        from botocore.exceptions import ClientError
+
+        client, at = s3_client(self._connection), {"Bucket": self._connection.bucket, "Key": self.key}
+        for _ in range(3):  # a late renewal of our own may come in between
+            seen = self.look()
+            if seen is None or seen.holder is None or seen.holder.token != self._holder.token:
+                return
+            try:
+                client.delete_object(**at, IfMatch=seen.etag)
+                return
+            except ClientError as error:
+                if is_missing(error):
+                    return
+                if status(error) in _NO_CONDITIONS:
+                    client.delete_object(**at)
+                    return
+                if not is_condition(error):
+                    raise
 
     # -------------------------------------------------------------- staying alive
 
