@@ -1,20 +1,21 @@
 """The changes benchmark: changed rows from one PostgreSQL database into a table that is there.
 
 A target is made once for each size and copied for each load, so that everyone starts from the same table,
-in PostgreSQL indexed by key, analysed, vacuumed. ematix-flow's was loaded by ematix-flow itself.
+in PostgreSQL indexed by key, analysed, vacuumed. ematix-flow's was loaded by ematix-flow itself, and dlt's
+Delta table by dlt: each knows its own by what it keeps beside it.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import changing, changing_lake
-from benchmarks.cases import FLOW, ChangeCase
+from benchmarks.cases import APART, CONTESTANTS, FLOW, ChangeCase
 from benchmarks.changing import Size
 from benchmarks.datasets import DATED_ORDERS
 from benchmarks.fingerprint import Fingerprint, fingerprint
@@ -110,6 +111,8 @@ def _run_case(
 
 def _kept_by(name: str, case: ChangeCase) -> str:
     """Whose table a contestant loads: its own where it has a form of its own, else one for all others."""
+    if name in APART and case.target != "postgres":
+        return "dlt"
     return name if name == FLOW or (case.strategy == "scd2" and name == "dlt") else ""
 
 
@@ -129,8 +132,13 @@ def _drop(place: Place, servers: Servers) -> None:
 def _prepared(
     kept_by: str, case: ChangeCase, size: Size, before: Place, servers: Servers, settings: Settings
 ) -> Place:
-    if kept_by == FLOW:
+    if kept_by == FLOW and case.target == "postgres":
         return _loaded_by_flow(case, size, before, servers, settings)
+    if case.target != "postgres" and kept_by:
+        place = folder_target(case.target, settings.folder / f"{kept_by}-{case.name}-{size.rows}")
+        options = {"case": case.name, "strategy": case.strategy} if kept_by == FLOW else {}
+        _load_before(kept_by, before, place, {**options, "from": changing.TABLE}, size, settings)
+        return place
     if case.target != "postgres":
         return changing_lake.base(settings.folder / f"plain-{case.name}-{size.rows}", size.rows)
     if kept_by == "dlt":
@@ -144,25 +152,27 @@ def _loaded_by_flow(
     case: ChangeCase, size: Size, before: Place, servers: Servers, settings: Settings
 ) -> Place:
     """The same rows, brought by the same pipeline: its table, its ledger and its watermark are there."""
-    folder = settings.folder / f"prepare-{case.name}-{size.rows}"
-    folder.mkdir(parents=True)
-    if case.target == "postgres":
-        place = source = servers.copy(before, f"flow-{case.name}")
-        servers.execute(place, f"ALTER TABLE {changing.TABLE} RENAME TO base")
-        rows = "base"
-    else:
-        place = folder_target(case.target, settings.folder / f"flow-{case.name}-{size.rows}")
-        source, rows = before, changing.TABLE
-    options = {"case": case.name, "strategy": case.strategy, "from": rows}
-    job = Job(source, (place,), (), cores(), str(folder / "marks.jsonl"), rows=size.rows, options=options)
-    run = run_job(FLOW, 0, job, folder, limit=7200.0)
-    if run.problem or run.over_limit:
-        raise RuntimeError(f"ematix-flow could not make its table: {run.problem or 'it took too long'}")
-    if place.kind == "postgres":
-        servers.execute(place, "DROP TABLE base")
-        servers.execute(place, "VACUUM ANALYZE")
-    shutil.rmtree(folder, ignore_errors=True)
+    place = servers.copy(before, f"flow-{case.name}")
+    servers.execute(place, f"ALTER TABLE {changing.TABLE} RENAME TO base")
+    options = {"case": case.name, "strategy": case.strategy, "from": "base"}
+    _load_before(FLOW, place, place, options, size, settings)
+    servers.execute(place, "DROP TABLE base")
+    servers.execute(place, "VACUUM ANALYZE")
     return place
+
+
+def _load_before(
+    name: str, source: Place, target: Place, options: Mapping[str, str], size: Size, settings: Settings
+) -> None:
+    folder = settings.folder / f"prepare-{name}-{target.kind}-{size.rows}"
+    folder.mkdir(parents=True)
+    marks = str(folder / "marks.jsonl")
+    job = Job(source, (target,), (), cores(), marks, rows=size.rows, options=options)
+    run = run_job(name, 0, job, folder, limit=7200.0)
+    if run.problem or run.over_limit:
+        why = run.problem or "it took too long"
+        raise RuntimeError(f"{CONTESTANTS[name]} could not make its table: {why}")
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _verified_run(

@@ -25,5 +25,5 @@ def base(folder: Path, rows: int) -> Place:
 def copy(template: Place, folder: Path) -> Place:
     """With everything that lies beside the table, in a new folder."""
     place = folder_target(template.kind, folder)
-    shutil.copytree(template.location, place.location, dirs_exist_ok=True)
+    shutil.copytree(template.location, place.location)
     return place

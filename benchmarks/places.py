@@ -153,11 +153,9 @@ class Places:
 
 
 def folder_target(kind: str, folder: Path) -> Place:
-    """An empty place below a new folder of its own."""
-    folder.mkdir(parents=True)
+    """An empty place below a new folder of its own; what its writers make themselves is not there yet."""
     place = folder / ("target.duckdb" if kind == "duckdb" else "lake")
-    if kind != "duckdb":
-        place.mkdir()
+    (place if kind == "parquet" else folder).mkdir(parents=True)
     return Place(kind, str(place))
 
 
