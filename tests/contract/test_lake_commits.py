@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from ematix_flow import DeltaLocalConnection, faults
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.lake.target import LakeTarget
 from ematix_flow.backends.registry import open_backend
-from ematix_flow.errors import TargetFailed
+from ematix_flow.errors import PlanError, SchemaMismatch, TargetFailed
 from ematix_flow.spec.types import DataType
 from ematix_flow.testing.contract_scd2 import DATED, dated, minute
 from ematix_flow.testing.loads import PIPELINE, TARGET, load_rows, new_load
@@ -87,6 +89,38 @@ def test_a_row_that_another_writer_adds_meanwhile_is_matched_not_doubled(
     assert names_in(backend, spark) == {1: "a", 2: "B", 3: "ours"}
     assert len(read_delta(backend, SMALL, spark)) == 3
     assert len(target.ledger(PIPELINE, TARGET)) == 2
+
+
+def test_a_new_row_that_another_writer_was_quicker_with_gets_our_values(
+    backend: Backend, target: LakeTarget, spark: SparkSession, folder: Path
+) -> None:
+    load_matched(target, SMALL, "merge", named((1, "a")))
+    with faults.inject("apply.before_commit", lambda: written_by_another(folder, 3, "theirs")):
+        load_matched(target, SMALL, "merge", named((3, "ours")))
+    assert sorted(row["name"] for row in read_delta(backend, SMALL, spark)) == ["a", "ours"]
+
+
+def test_a_table_within_another_or_with_columns_that_differ_in_case_is_refused(target: LakeTarget) -> None:
+    load_rows(target, new_load(SMALL), named((1, "a")))
+    with pytest.raises(PlanError, match="one in the other"):
+        load_rows(target, new_load(replace(SMALL, schema="contract/small", name="inner")), named((1, "a")))
+    shouted = table_of("small", {"ID": DataType("big_int")}, {"name": DataType("text")})
+    with pytest.raises(SchemaMismatch, match="declared as 'ID'"):
+        target.inspect(shouted)
+
+
+def test_a_history_that_was_deleted_by_hand_begins_anew_without_its_old_events(
+    backend: Backend, target: LakeTarget, spark: SparkSession, folder: Path
+) -> None:
+    def add(*rows: tuple[int, str | None, float]) -> None:
+        load_matched(target, DATED, "scd2", dated(*rows), event="at", load={"loaded_at": minute(1_000)})
+
+    add((1, "a", 1), (1, "a", 5))
+    shutil.rmtree(folder.with_name(DATED.name))
+    add((1, "b", 3))
+    add((1, "a", 2))  # the event at 5 is of the table that is gone
+    stored = read_delta(backend, DATED, spark)
+    assert sorted((row["at"], row["name"]) for row in stored) == [(minute(2), "a"), (minute(3), "b")]
 
 
 def test_a_load_that_died_before_its_commit_left_nothing_and_the_next_counts_on(

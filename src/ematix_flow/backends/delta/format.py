@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from ematix_flow.backends.delta.log import LOG, is_table, versions
 from ematix_flow.backends.delta.tables import DeltaTables
 from ematix_flow.backends.delta.upkeep import DeltaUpkeep
 from ematix_flow.backends.lake.actions import Changes, fresh_view, merge_sql
@@ -27,6 +28,7 @@ from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.stores.folders import table_folder
 from ematix_flow.backends.table_plans import column_definition
 from ematix_flow.backends.upkeep import Size
+from ematix_flow.errors import PlanError
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.strategies.sql import identifier
 
@@ -34,7 +36,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _APPLICATION = "ematix_flow"
-_LOG = "_delta_log"
+_CONFLICTS = (
+    "DELTA_CONCURRENT",
+    "DELTA_METADATA_CHANGED",
+    "DELTA_PROTOCOL_CHANGED",
+    "io.delta.exceptions.Concurrent",
+)
 _LOOKED_AT = 30  # the newest commits are looked at in the log itself, older ones by its history
 _WRITE = "spark.databricks.delta.write"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -43,6 +50,7 @@ _UNMAPPED = re.compile(r"[ ,;{}()\n\t=]")  # Delta keeps such names only apart f
 
 class DeltaFormat(LakeFormat):
     name = "Delta Lake"
+    levels = "/"
     keeps_not_null = False  # Spark reads every column of a Delta table as nullable
 
     def __init__(self, store: Store) -> None:
@@ -62,8 +70,20 @@ class DeltaFormat(LakeFormat):
         return self._store.uri("/".join(table_folder(table)))
 
     def _versions(self, table: TableSpec) -> list[int]:
-        names = self._store.names(f"{'/'.join(table_folder(table))}/{_LOG}")
-        return sorted(int(name[:-5]) for name in names if re.fullmatch(r"\d{20}\.json", name))
+        return versions(self._store, "/".join(table_folder(table)))
+
+    def require_separate(self, table: TableSpec) -> None:
+        parts = table_folder(table)
+        around = ["/".join(parts[:size]) for size in range(1, len(parts))]
+        own = "/".join(parts)
+        within = [f"{own}/{name}" for name in self._store.folders(own) if name[0] != "_"]
+        for folder in (*around, *within):
+            if is_table(self._store, folder):
+                raise PlanError(
+                    f"{own!r} and {folder!r} would lie one in the other, and both are Delta tables",
+                    where=table.where,
+                    next_step="choose another schema or name",
+                )
 
     def snapshot(self, spark: SparkSession, table: TableSpec) -> Snapshot | None:
         versions = self._versions(table)
@@ -112,7 +132,10 @@ class DeltaFormat(LakeFormat):
 
     def _save(self, table: TableSpec, rows: DataFrame, commit: Commit, mode: str) -> None:
         rows.write.format("delta").mode(mode).options(
-            txnAppId=_APPLICATION, txnVersion=commit.number, userMetadata=commit.token
+            partitionOverwriteMode="static",  # all rows go, whatever a session is set to
+            txnAppId=_APPLICATION,
+            txnVersion=commit.number,
+            userMetadata=commit.token,
         ).save(self._uri(table))
 
     def merge(self, spark: SparkSession, table: TableSpec, changes: Changes, commit: Commit) -> None:
@@ -125,7 +148,7 @@ class DeltaFormat(LakeFormat):
     def has_commit(self, spark: SparkSession, table: TableSpec, token: str) -> bool:
         folder, versions = "/".join(table_folder(table)), self._versions(table)
         for version in reversed(versions[-_LOOKED_AT:]):
-            if token in self._store.read(f"{folder}/{_LOG}/{version:020d}.json").split("\n", 1)[0]:
+            if token in self._store.read(f"{folder}/{LOG}/{version:020d}.json").split("\n", 1)[0]:
                 return True
         if len(versions) <= _LOOKED_AT:
             return False
@@ -133,7 +156,8 @@ class DeltaFormat(LakeFormat):
         return history.where(history["userMetadata"] == token).limit(1).count() > 0
 
     def is_conflict(self, error: Exception) -> bool:
-        return "DELTA_CONCURRENT" in str(error) or "io.delta.exceptions.Concurrent" in str(error)
+        told = str(error)
+        return any(sign in told for sign in _CONFLICTS)
 
     # -------------------------------------------------------------- upkeep
 

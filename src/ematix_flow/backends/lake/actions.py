@@ -18,6 +18,7 @@ from sqlglot import exp
 
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.session import SparkSqlSession
+from ematix_flow.backends.stores.folders import literal_path
 from ematix_flow.strategies.sql import Guard, Step, identifier
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class StepRunner:
         """Computed once. What is built on it begins anew: Spark looks through a plan again at every step."""
         path = f"{self._scratch}/{uuid.uuid4().hex}"
         frame.write.parquet(path)
-        return self._spark.read.schema(frame.schema).parquet(path)
+        return self._spark.read.schema(frame.schema).parquet(literal_path(path))
 
     def _rows(self, statement: exp.Insert) -> DataFrame:
         names = [name.name for name in statement.this.expressions]
@@ -235,8 +236,7 @@ def merge_sql(dialect: LakeDialect, table: exp.Table, view: str, changes: Change
             names = ", ".join(quote(name) for name in change.columns)
             values = ", ".join(f"s.{quote(name)}" for name in change.columns)
             new.append(f"WHEN NOT MATCHED AND {is_of(INSERT)} THEN INSERT ({names}) VALUES ({values})")
-            if not changes.inserts_only:
-                lines.append(f"WHEN MATCHED AND {is_of(INSERT)} THEN UPDATE SET {sets(change.columns)}")
+            lines.append(f"WHEN MATCHED AND {is_of(INSERT)} THEN UPDATE SET {sets(change.columns)}")
         elif not changes.inserts_only:
             does = f"UPDATE SET {sets(change.columns)}" if change.columns else "DELETE"
             lines.append(f"WHEN MATCHED AND {is_of(change.do)} THEN {does}")

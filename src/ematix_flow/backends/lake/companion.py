@@ -57,7 +57,8 @@ class Companion:
         if self._snapshot is None:
             return
         number, name = self._journal.number, self._dialect.render(self._format.table(self._stored))
-        if self._journal.left:
+        stored = self._format.frame(self._spark, self._stored, self._snapshot)
+        if stored.where(f"{SINCE} > {number} OR {UNTIL} > {number}").limit(1).count():
             self._spark.sql(f"DELETE FROM {name} WHERE {SINCE} > {number}")
             self._spark.sql(f"UPDATE {name} SET {UNTIL} = NULL WHERE {UNTIL} > {number}")
         if number and number % _TIDIED_EVERY == 0:

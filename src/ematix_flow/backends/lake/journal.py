@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+import logging
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,8 @@ KEPT = 200  # entries that have files of their own, however old
 LONG = 1_000  # with more of them a load folds before it begins
 _ENTRY, _DONE = ".json", ".done"
 _FORMAT = 1
+
+_log = logging.getLogger(__name__)
 _READ_AT_ONCE, _REMOVED_AT_ONCE = 8, 100
 
 
@@ -164,7 +167,12 @@ class Journal:
         )
         self.store.create(f"{self.folder}/{name}{_ENTRY}", json.dumps(value))
 
-    def mark_done(self, commit: Commit) -> None:
+    def settle(self, commit: Commit, entry: LedgerEntry, mark: Watermark | None) -> None:
+        """The load has committed. Its entry is there, unless one who took our lock for lost removed it."""
+        try:
+            self.prepare(commit, entry, mark)
+        except FileExistsError:
+            _log.debug("the entry of load %d is where it was written", commit.number)
         _mark(self.store, self.folder, commit.number, commit.token)
 
     def forget_left(self) -> list[str]:
@@ -173,12 +181,12 @@ class Journal:
             self.store.remove(f"{self.folder}/{name}{_ENTRY}")
         return [str(name) for name in self.left]
 
-    def fold(self, keep: int = KEPT) -> int:
-        """Move all but the newest entries into one file; how many. Only who has the table's lock may.
+    def fold(self, keep: int | None = None) -> int:
+        """Move all but the newest entries, `KEPT` unless told, into one file; how many it were.
 
-        The newest one stays in any case: it has the positions.
+        Only who has the table's lock may. The newest one stays in any case: it has the positions.
         """
-        old = self.committed[: -max(keep, 1)]
+        old = self.committed[: -max(KEPT if keep is None else keep, 1)]
         entries = self._fold_entries(old)
         if entries:
             segment = self._folded.write_entries(entries)

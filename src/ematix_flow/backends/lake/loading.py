@@ -68,6 +68,8 @@ class LakeLoad:
         self._rows, self._staged, self._scratch = rows, staged, scratch
         self._wanted = load.table.with_load_columns()
         self._snapshot = format.snapshot(spark, self._wanted)
+        if self._snapshot is None and journal.number:
+            raise _gone(load, journal)
         spec = load.table.companion()
         self._companion = Companion(spark, format, spec, journal) if spec is not None else None
         self._views: list[str] = []
@@ -174,8 +176,7 @@ class LakeLoad:
         changes = computed.changes
         assert changes is not None
         commit = self._journal.next()
-        if self._companion is not None:
-            self._companion.mend()
+        self._mend()
         self._journal.forget_left()
         self._journal.prepare(commit, self._entry(computed), applied.watermark)
         faults.point("apply.ledger_written")
@@ -183,6 +184,7 @@ class LakeLoad:
             raise ChangedMeanwhile
         change()
         if self._companion is not None and computed.beside is not None:
+            self._journal.store.require_held()
             self._companion.write(computed.beside, commit)
         faults.point("apply.rows_written")
         self._journal.store.require_held()
@@ -191,8 +193,18 @@ class LakeLoad:
             self._write(changes, commit)
             self._require_commit(commit)
         faults.point("apply.after_commit")
-        self._journal.mark_done(commit)
+        self._journal.settle(commit, self._entry(computed), applied.watermark)
         return applied
+
+    def _mend(self) -> None:
+        """Whatever this load does, what a dead one left beside the history must never count."""
+        companion = self._companion
+        if companion is None and self._journal.left:
+            spec = replace(self._load.table, keeps="events").companion()
+            assert spec is not None
+            companion = Companion(self._spark, self._format, spec, self._journal)
+        if companion is not None:
+            companion.mend()
 
     def _write(self, changes: Changes, commit: Commit) -> None:
         format, spark, table = self._format, self._spark, self._wanted
@@ -237,6 +249,15 @@ class LakeLoad:
             rows_deleted=applied.rows_deleted,
             committed_at=dt.datetime.now(dt.timezone.utc),
         )
+
+
+def _gone(load: Load, journal: Journal) -> TargetFailed:
+    folder = journal.store.uri(journal.folder)
+    return TargetFailed(
+        f"{load.table.label} is gone, and its journal {folder} knows of {journal.number:,} loads of it",
+        state="nothing was touched",
+        next_step="bring the table back; or remove that folder, and the next run loads the table anew",
+    )
 
 
 def conformed(spark: SparkSession, frame: DataFrame | None, wanted: TableSpec) -> DataFrame:

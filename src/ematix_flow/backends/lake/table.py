@@ -47,6 +47,7 @@ class LakeFormat(ABC):
     """One table format under one connection. Every method takes the session it works in."""
 
     name: str  # as a person knows it
+    levels = "."  # between the parts of a schema that has several
     keeps_not_null = True  # whether a table says which of its columns take no nulls
 
     @abstractmethod
@@ -60,6 +61,10 @@ class LakeFormat(ABC):
     @abstractmethod
     def folder(self, spark: SparkSession, table: TableSpec) -> tuple[Store, str]:
         """Where the table lies, also before it is there: a store and the folder in it."""
+
+    def require_separate(self, table: TableSpec) -> None:
+        """PlanError for a table whose folder lies in another's, or around it: its upkeep would be theirs."""
+        return
 
     @abstractmethod
     def snapshot(self, spark: SparkSession, table: TableSpec) -> Snapshot | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.journal import LONG, Journal, open_journal
 from ematix_flow.backends.lake.loading import LakeLoad
 from ematix_flow.backends.lake.maintenance import Maintenance
-from ematix_flow.backends.lake.partitions import with_partitions
+from ematix_flow.backends.lake.planning import with_partitions, without_keys
 from ematix_flow.backends.lake.session import SparkSqlSession
 from ematix_flow.backends.lake.staging import STAGING, LakeStaging
 from ematix_flow.backends.lake.statements import place_statement
@@ -40,10 +41,11 @@ from ematix_flow.backends.query_tables import Name
 from ematix_flow.backends.relational import RelationalTarget
 from ematix_flow.backends.sql_session import SqlSession
 from ematix_flow.backends.stores.base import Store
+from ematix_flow.backends.stores.folders import literal_path
 from ematix_flow.backends.table_diff import TableDiff
 from ematix_flow.backends.table_plans import unique_groups
 from ematix_flow.backends.upkeep import Maintainable, Maintained, Upkeep
-from ematix_flow.errors import TargetFailed, Unsupported
+from ematix_flow.errors import FlowError, SchemaMismatch, TargetFailed, Unsupported
 from ematix_flow.spec.naming import distinct_name
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TRIES = 5
+
+_log = logging.getLogger(__name__)
 _NO_COLUMNS = (ColumnSpec("_", DataType("text")),)  # where a table is known by its name alone
 
 
@@ -117,6 +121,14 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
         declared = {c.name: c.nullable for c in keyed.columns}
         columns, native = [], {}
         for field in snapshot.schema.fields:
+            other = next((n for n in declared if n.lower() == field.name.lower() and n != field.name), None)
+            if other is not None:
+                raise SchemaMismatch(
+                    f"column {field.name!r} of {table.label} is declared as {other!r}, "
+                    "and Spark takes both for one",
+                    where=table.where,
+                    next_step=f"declare it as {field.name!r}",
+                )
             shown = field.dataType.simpleString().upper()
             native[field.name] = shown
             found = self.dialect.canonical_type(shown) or DataType("json")
@@ -133,7 +145,7 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
     def _plan(
         self, session: SqlSession, table: TableSpec, live: LiveTable | None, matching: Matching | None
     ) -> TablePlan:
-        found = super()._plan(session, table, live, matching)
+        found = without_keys(super()._plan(session, table, live, matching))
         if not self._partition_by:
             return found
         there = None if live is None else self._format.partitions(self.spark(), table)
@@ -205,7 +217,7 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
     def _remember(self, load: Load) -> None:
         note = self._note_of(load.pipeline, load.target)
         text = json.dumps({"schema": load.table.schema, "name": load.table.name})
-        names = self.store.names(note)
+        names = [name for name in self.store.names(note) if name.isdigit()]  # a crash leaves others
         newest = names[-1] if names else "0"
         if names and self.store.read(f"{note}/{newest}") == text:
             return
@@ -213,7 +225,7 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
 
     def _remembered(self, pipeline: str, target: str) -> TableSpec | None:
         note = self._note_of(pipeline, target)
-        names = self.store.names(note)
+        names = [name for name in self.store.names(note) if name.isdigit()]  # a crash leaves others
         if not names:
             return None
         found = json.loads(self.store.read(f"{note}/{names[-1]}"))
@@ -222,6 +234,7 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
     # -------------------------------------------------------------- staging and apply
 
     def create_staging(self, load: Load, schema: pa.Schema) -> LakeStaging:
+        self._format.require_separate(load.table)
         attempt = f"{load.run_id.hex[:12]}-{uuid.uuid4().hex[:8]}"
         if not load.dry_run:
             self._remember(load)
@@ -291,7 +304,10 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
 
     def drop_staging(self, staging: Staging) -> None:
         ours = _ours(staging)
-        ours.store.remove_tree(ours.folder)
+        try:
+            ours.store.remove_tree(ours.folder)
+        except (FlowError, OSError) as error:  # the load may have committed: the next run sweeps
+            _log.warning("staging %s is left to the next run: %s", ours.store.uri(ours.folder), error)
 
     def sweep(self, pipeline: str, target: str) -> list[str]:
         folder = f"{STAGING}/{distinct_name(pipeline, target)}"
@@ -316,10 +332,7 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
 
     @contextmanager
     def _kept_from_loads(self, spark: SparkSession, name: Name) -> Iterator[None]:
-        if len(name) > 2:  # no declared table has such a name
-            yield
-            return
-        schema = name[0] if len(name) == 2 else None
+        schema = self._format.levels.join(name[:-1]) or None
         store, folder = self._format.folder(spark, TableSpec(schema, name[-1], _NO_COLUMNS))
         with store.table_lock(folder):
             yield
@@ -341,7 +354,7 @@ def _staged_frame(spark: SparkSession, staging: LakeStaging, rows: StagedRows) -
     paths = staging.paths(rows.parts)
     if not paths:
         return conformed(spark, None, staging.table)
-    return conformed(spark, spark.read.parquet(*paths), staging.table)
+    return conformed(spark, spark.read.parquet(*map(literal_path, paths)), staging.table)
 
 
 def _ours(staging: Staging) -> LakeStaging:

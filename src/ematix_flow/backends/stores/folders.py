@@ -3,6 +3,8 @@ into what is hidden, or into another table."""
 
 from __future__ import annotations
 
+import re
+
 from ematix_flow.errors import PlanError
 from ematix_flow.spec.tables import TableSpec
 
@@ -39,3 +41,8 @@ def table_folder(table: TableSpec) -> tuple[str, ...]:
                 next_step="choose another schema, name or prefix",
             ) from error
     return tuple(parts)
+
+
+def literal_path(path: str) -> str:
+    """A path for Spark's readers in which nothing is a pattern."""
+    return re.sub(r"([\\\[\]{}*?^])", r"\\\1", path)

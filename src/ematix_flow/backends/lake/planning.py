@@ -1,4 +1,4 @@
-"""How the files of a lake table are divided, against what is declared: it is so from the first load on."""
+"""What is a lake's own in the plan of a table: it has no keys, and is divided once, when it is made."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from dataclasses import replace
 
 from ematix_flow.backends.base import DiffLine, TablePlan
 from ematix_flow.spec.tables import TableSpec
+
+
+def without_keys(plan: TablePlan) -> TablePlan:
+    """A lake keeps none: a load does."""
+    lines = tuple(x for x in plan.diff if not x.subject.startswith(("primary key (", "unique (")))
+    return replace(plan, diff=lines)
 
 
 def with_partitions(
