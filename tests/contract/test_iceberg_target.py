@@ -18,8 +18,7 @@ from ematix_flow.backends.base import Backend, SparkTarget, Target
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.testing.contract import TargetContract
-from ematix_flow.testing.contract_merge import MergeContract
-from ematix_flow.testing.contract_scd2 import Scd2Contract
+from tests.contract.lake_contract import LakeContract
 from tests.iceberg_reading import rows_of, static_table
 
 if TYPE_CHECKING:

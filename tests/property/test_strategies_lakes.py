@@ -57,17 +57,17 @@ def delta(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Data
 
 
 class TestDelta:
-    @examples(6)
+    @examples(3)
     @given(scenarios(("merge",), ()))
     def test_merge(self, delta: Database, scenario: Scenario) -> None:
         delta.check(scenario)
 
-    @examples(6)
+    @examples(3)
     @given(scenarios(("versions", "events"), ()))
     def test_scd2(self, delta: Database, scenario: Scenario) -> None:
         delta.check(scenario)
 
-    @examples(4)
+    @examples(2)
     @given(pollings(("append", "keyed", "merge", "events"), ()))
     def test_incremental_reads(self, delta: Database, polling: Polling) -> None:
         delta.poll(polling)
