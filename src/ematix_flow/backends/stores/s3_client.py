@@ -31,9 +31,13 @@ def s3_client(connection: S3Connection) -> Any:
     """The client of this process; a forked process gets its own."""
     key = (os.getpid(), *(getattr(connection, name) for name in _TOLD_APART_BY))
     with _lock:
-        if key not in _clients:
-            _clients[key] = _made(connection)
-        return _clients[key]
+        if key in _clients:
+            return _clients[key]
+        session = _session(connection)
+        client = _made(connection, session)
+        if connection.anonymous or session.get_credentials() is not None:
+            _clients[key] = client  # one without credentials may find some when it is made anew
+        return client
 
 
 def endpoint_of(connection: S3Connection) -> str | None:
@@ -65,7 +69,7 @@ def _session(connection: S3Connection) -> boto3.Session:
     )
 
 
-def _made(connection: S3Connection) -> Any:
+def _made(connection: S3Connection, session: boto3.Session) -> Any:
     from botocore import UNSIGNED
     from botocore.config import Config
 
@@ -84,7 +88,6 @@ def _made(connection: S3Connection) -> Any:
         response_checksum_validation=checksums,
         **({"signature_version": UNSIGNED} if connection.anonymous else {}),
     )
-    session = _session(connection)
     client = session.client(
         "s3",
         endpoint_url=endpoint,
