@@ -86,7 +86,7 @@ CHANGES = {
             (FLOW, "delta-rs", "spark-delta", "dlt-upsert"),
             "merge",
             "delta",
-            {"dlt": "its default does not merge into Delta, only its upsert does", "duckdb": _NO_DELTA},
+            {"dlt": "its default, to delete and insert, is not there for Delta", "duckdb": _NO_DELTA},
         ),
     )
 }
