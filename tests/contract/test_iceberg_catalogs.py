@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ematix_flow import IcebergConnection
-from ematix_flow.backends.base import SparkTarget, Target
+from ematix_flow.backends.base import SparkSource, SparkTarget, Target
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import CannotConnect, Unsupported
 from ematix_flow.spec.tables import TableSpec
@@ -131,8 +131,8 @@ def test_a_folder_of_a_bucket_is_a_catalog(s3: S3Server, s3_bucket: str, spark: 
     load_rows(target, new_load(CUSTOMERS), named((1, "Ada")))
     load_matched(target, CUSTOMERS, "merge", named((1, "Eve"), (2, "Ben")))
     source = open_backend(connection).source()
-    for key, value in open_backend(connection).spark_conf().items():
-        spark.conf.set(key, value)
-    rows = source.frame(spark, f"SELECT id, name FROM {CUSTOMERS.schema}.customers ORDER BY id").collect()  # type: ignore[union-attr]
+    assert isinstance(source, SparkSource)
+    sql = f"SELECT id, name FROM {CUSTOMERS.schema}.customers ORDER BY id"
+    rows = source.frame(spark.newSession(), sql).collect()
     assert [tuple(row) for row in rows] == [(1, "Eve"), (2, "Ben")]
     assert any("/_ematix_flow/" in key for key in s3.keys_in(s3_bucket, "lake/"))

@@ -47,7 +47,6 @@ class Lake:
             name="lake", catalog_type="hadoop", warehouse=str(folder), namespace=namespace
         )
         backend = open_backend(self.connection)
-        self.conf = backend.spark_conf()
         target, source = backend.target(), backend.source()
         assert isinstance(target, IcebergTarget)
         assert isinstance(target, SparkTarget)
@@ -70,10 +69,7 @@ class Lake:
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
         """As a source, in a session of its own."""
-        own = self.spark.newSession()
-        for key, value in self.conf.items():
-            own.conf.set(key, value)
-        return [tuple(row) for row in self.source.frame(own, sql).collect()]
+        return [tuple(row) for row in self.source.frame(self.spark.newSession(), sql).collect()]
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         """Another program's statement: ``lake`` is the catalog."""
@@ -218,10 +214,7 @@ def test_a_source_joins_tables_each_at_one_moment(lake: Lake) -> None:
         "SELECT name, `sum` FROM p JOIN `pay roll`.paid USING (id) WHERE people_count > 1 "
         "ORDER BY id"
     ).replace("people_count", "(SELECT count(*) FROM hr.people)")
-    own = lake.spark.newSession()
-    for key, value in lake.conf.items():
-        own.conf.set(key, value)
-    frame = lake.source.frame(own, joined)
+    frame = lake.source.frame(lake.spark.newSession(), joined)
     load_matched(lake.target, PEOPLE, "merge", people("Eve"))
     assert [tuple(row) for row in frame.collect()] == [("Ada", 5), ("Ben", 7)]
     assert lake.ask(joined) == [("Eve", 5), ("Ben", 7)]

@@ -61,11 +61,7 @@ class TestIceberg(InAFolder):
     )
     test_merge_by_hostile_names = MergeContract.test_merge_by_hostile_names
     test_hard_deletes = MergeContract.test_hard_deletes_remove_what_the_source_lacks
-    test_a_change_of_every_type_is_a_version = (
-        Scd2Contract.test_a_change_of_every_type_to_and_from_null_is_a_version_with_its_hash
-    )
     test_a_late_event_splits_the_version = Scd2Contract.test_a_late_event_splits_the_version_it_falls_into
-    test_an_added_column_makes_no_version = Scd2Contract.test_an_added_column_that_is_null_makes_no_version
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ from ematix_flow.backends.base import Backend, SparkSource, Target
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.backends.iceberg.names import Namespaces
 from ematix_flow.backends.iceberg.places import store_of, store_place, warehouse
-from ematix_flow.backends.iceberg.settings import catalog_conf, catalog_name, uses_s3
+from ematix_flow.backends.iceberg.settings import catalog_name, files_conf, uses_s3
 from ematix_flow.backends.stores.local import LocalStore
 from ematix_flow.errors import Unsupported
 from ematix_flow.spec.connections import Connection
@@ -37,7 +37,7 @@ class IcebergBackend(Backend):
         self.capabilities = replace(IcebergBackend.capabilities, shared_filesystem=on_disk)
 
     def spark_conf(self) -> Mapping[str, str]:
-        return catalog_conf(self._iceberg)
+        return files_conf(self._iceberg)
 
     @property
     def _namespaces(self) -> Namespaces:
@@ -62,7 +62,7 @@ class IcebergBackend(Backend):
     def source(self) -> SparkSource:
         from ematix_flow.backends.iceberg.source import IcebergSource
 
-        return IcebergSource(self._namespaces, self._label)
+        return IcebergSource(self._iceberg, self._namespaces, self._label)
 
     def target(self) -> Target:
         from ematix_flow.backends.iceberg.format import IcebergFormat
@@ -72,7 +72,7 @@ class IcebergBackend(Backend):
             raise self._no_store()
         beside = self._iceberg.catalog_type == "hadoop" and not self._iceberg.staging
         format = IcebergFormat(self._namespaces, self._store, beside=beside)
-        return IcebergTarget(format, self._store, self.spark_conf())
+        return IcebergTarget(self._iceberg, format, self._store, self.spark_conf())
 
     def _no_store(self) -> Unsupported:
         place = store_place(self._iceberg)

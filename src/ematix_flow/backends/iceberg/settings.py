@@ -1,6 +1,7 @@
-"""An Iceberg connection as settings of a Spark session: a catalog under a name of its own.
+"""An Iceberg connection as a catalog of a Spark session, under a name of its own.
 
-The settings hold secrets. Those of the catalog itself have names that a session hides (`session_conf`).
+The settings hold secrets, and Spark writes every setting of a session that begins with ``spark.`` into its
+event log with each job. So a catalog is opened, which takes its settings, and they are taken back at once.
 """
 
 from __future__ import annotations
@@ -8,9 +9,14 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from ematix_flow.backends.iceberg.places import is_s3, s3_connection, store_place, warehouse
 from ematix_flow.spec.connections.lakes import IcebergConnection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _CLASS = "org.apache.iceberg.spark.SparkCatalog"
 _HADOOP_FILES = "org.apache.iceberg.hadoop.HadoopFileIO"
@@ -18,7 +24,8 @@ _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
 _given: dict[str, list[Mapping[str, str]]] = {}
-_lock = threading.Lock()
+_opened: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
+_lock = threading.RLock()
 
 
 def catalog_name(connection: IcebergConnection) -> str:
@@ -37,15 +44,32 @@ def catalog_name(connection: IcebergConnection) -> str:
     return stem if number == 1 else f"{stem}_{number}"
 
 
-def catalog_conf(connection: IcebergConnection) -> dict[str, str]:
-    """Everything that a session must be told, secrets among it."""
-    catalog = f"spark.sql.catalog.{catalog_name(connection)}"
-    conf = {catalog: _CLASS}
-    conf |= {f"{catalog}.{key}": value for key, value in _settings(connection).items()}
+def open_catalog(spark: SparkSession, connection: IcebergConnection) -> str:
+    """Let a session know the catalog, unless it does; its name."""
+    name = catalog_name(connection)
+    with _lock:
+        if name not in _opened.setdefault(spark, set()):
+            _open(spark, name, _settings(connection))
+            _opened[spark].add(name)
+    return name
+
+
+def _open(spark: SparkSession, name: str, settings: Mapping[str, str]) -> None:
+    catalog = f"spark.sql.catalog.{name}"
+    told = {catalog: _CLASS, **{f"{catalog}.{key}": value for key, value in settings.items()}}
+    try:
+        for key, value in told.items():
+            spark.conf.set(key, value)
+        spark.catalog.databaseExists(f"{name}.default")  # any question opens it
+    finally:
+        for key in told:
+            spark.conf.unset(key)
+
+
+def files_conf(connection: IcebergConnection) -> dict[str, str]:
+    """What Spark itself must know to read staging, secrets among it: its names are none that Spark shows."""
     place = store_place(connection)
-    if place is not None and is_s3(place):
-        conf |= _bucket_conf(connection, place)  # Spark itself reads staging
-    return conf
+    return _bucket_conf(connection, place) if place is not None and is_s3(place) else {}
 
 
 def uses_s3(connection: IcebergConnection) -> bool:
@@ -88,10 +112,8 @@ def _credential(connection: IcebergConnection) -> dict[str, str]:
 
 def _s3_settings(connection: IcebergConnection) -> dict[str, str]:
     """For whatever bucket the catalog names, and for locations that it spells s3://."""
-    any_bucket = {
-        key.replace("fs.s3a.bucket.any.", "fs.s3a.", 1): value
-        for key, value in _bucket_conf(connection, "s3://any").items()
-    }
+    one = _bucket_conf(connection, "s3://any")
+    any_bucket = {key.replace("fs.s3a.bucket.any.", "fs.s3a.", 1): value for key, value in one.items()}
     known = {f"fs.{scheme}.impl": _S3A for scheme in ("s3", "s3n")}
     settings = {f"hadoop.{key}": value for key, value in (any_bucket | known).items()}
     if connection.region:

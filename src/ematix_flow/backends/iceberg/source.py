@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.backends.base import SparkSource
 from ematix_flow.backends.iceberg.names import Namespaces, Path, may_mean_metadata
+from ematix_flow.backends.iceberg.settings import open_catalog
 from ematix_flow.backends.iceberg.tables import CatalogTables
 from ematix_flow.backends.query_tables import Moment, Name, chosen_columns, query_frame
 from ematix_flow.errors import SourceFailed, did_you_mean
+from ematix_flow.spec.connections.lakes import IcebergConnection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,14 +22,15 @@ _NO_MOMENT = ("Cannot find", "Invalid time travel")
 class IcebergSource(SparkSource):
     """``FROM sales.orders`` is the table ``orders`` in ``sales`` below the connection's namespace."""
 
-    def __init__(self, namespaces: Namespaces, label: str) -> None:
-        self._namespaces, self._label = namespaces, label
+    def __init__(self, connection: IcebergConnection, namespaces: Namespaces, label: str) -> None:
+        self._connection, self._namespaces, self._label = connection, namespaces, label
         self._tables = CatalogTables(namespaces)
 
     def table_query(self, table: str, columns: Sequence[tuple[str, str]]) -> str:
         return chosen_columns(table, columns)
 
     def frame(self, spark: SparkSession, sql: str) -> DataFrame:
+        open_catalog(spark, self._connection)
         return query_frame(
             spark,
             sql,
