@@ -1,8 +1,4 @@
-"""Iceberg in a plain folder against the contract of every target. Rows are read back by pyiceberg.
-
-What the strategies mean is held by the core that all lakes share, and by Delta's own run of the contract.
-So the usual run takes from merge and scd2 what goes another way on Iceberg; ``-m long`` takes all.
-"""
+"""Iceberg in a plain folder against the contract of every target. Rows are read back by pyiceberg."""
 
 from __future__ import annotations
 
@@ -17,7 +13,6 @@ from ematix_flow import IcebergConnection
 from ematix_flow.backends.base import Backend, SparkTarget, Target
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.spec.tables import TableSpec
-from ematix_flow.testing.contract import TargetContract
 from tests.contract.lake_contract import LakeContract
 from tests.iceberg_reading import rows_of, static_table
 
@@ -30,8 +25,19 @@ def as_they_are(_: str) -> Iterator[None]:
     yield
 
 
-class InAFolder(TargetContract):
-    thrifty = True
+class TestIceberg(LakeContract):
+    # what Delta's every run holds of the core that they share
+    in_every_run = LakeContract.in_every_run - {
+        "test_a_change_of_every_type_to_and_from_null_is_a_version_with_its_hash",
+        "test_a_source_without_a_key_closes_it_and_a_return_opens_a_new_version",
+        "test_versions_by_hostile_names[staged]",
+        "test_an_scd2_load_that_crashes_at_any_commit_point_leaves_before_or_after[at]",
+        "test_merge_compares_composite_keys_column_by_column",
+        "test_two_rows_with_one_key_are_refused_and_named[staged]",
+        "test_of_rows_with_one_key_the_last_by_the_order_column_wins",
+        "test_soft_deletes_mark_the_row_and_a_return_clears_the_mark[staged]",
+        "test_the_watermark_moves_with_a_merge_also_when_nothing_changed",
+    }
 
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Backend:
@@ -51,19 +57,3 @@ class InAFolder(TargetContract):
         warehouse = Path(backend.connection.warehouse)  # type: ignore[attr-defined]
         found = static_table(warehouse, *filter(None, (table.schema, table.name)))
         return rows_of(found.scan().to_arrow(), table) if found is not None else []
-
-
-class TestIceberg(InAFolder):
-    history = Scd2Contract.history
-
-    test_merge_sees_a_change_of_every_type = (
-        MergeContract.test_merge_sees_a_change_of_every_type_to_and_from_null
-    )
-    test_merge_by_hostile_names = MergeContract.test_merge_by_hostile_names
-    test_hard_deletes = MergeContract.test_hard_deletes_remove_what_the_source_lacks
-    test_a_late_event_splits_the_version = Scd2Contract.test_a_late_event_splits_the_version_it_falls_into
-
-
-@pytest.mark.long
-class TestIcebergAtLength(InAFolder, MergeContract, Scd2Contract):
-    pass
