@@ -98,6 +98,15 @@ class BatchSource(ABC):
         """
 
 
+@dataclass(frozen=True)
+class SparkSetting:
+    """A setting of a session, and why."""
+
+    key: str
+    value: str
+    reason: str
+
+
 class SparkSource(ABC):
     """A system that Spark reads with its own readers (files, lakes); planning it needs the session."""
 
@@ -114,9 +123,9 @@ class SparkSource(ABC):
         """The same source, with its files read by these options."""
         return self
 
-    def settings(self) -> Mapping[str, str]:
+    def settings(self) -> tuple[SparkSetting, ...]:
         """What the session is set to while a frame of this source is computed."""
-        return {}
+        return ()
 
     def size(self, sql: str) -> int | None:
         """The bytes of all files that the SQL may read; None where that is not known."""

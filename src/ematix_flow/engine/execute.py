@@ -125,8 +125,11 @@ class TargetRun:
         if stage.projection is not None:
             frame.createOrReplaceTempView(stage.view)
             frame = frame.sparkSession.sql(stage.projection)
-        if stage.single_part:
-            frame = frame.coalesce(1)
+        if stage.together:
+            columns = [f"`{name.replace('`', '``')}`" for name in stage.together]
+            frame = frame.repartition(stage.parts or stage.tasks, *columns)
+        elif stage.parts is not None:
+            frame = frame.coalesce(stage.parts)
         with watch(self.count) as folder:
             self.parts = tasks.stage_frame(frame, staging, self.table, folder)
 

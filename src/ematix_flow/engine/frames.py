@@ -31,7 +31,7 @@ def source_frame(
 ) -> Iterator[DataFrame]:
     """The query's rows for these targets, readable while the context is open."""
     if isinstance(source, SparkSource):
-        with session_settings(spark, source.settings()):
+        with session_settings(spark, {each.key: each.value for each in source.settings()}):
             yield ranged(source.frame(spark, query.sql), query.range)
         return
     read_as = source_table_of(columns, tables)

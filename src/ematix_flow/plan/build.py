@@ -161,7 +161,18 @@ def _plan_target(
     late = None if told else _late_writers_in(spec, source_backend)
     computes = _what_is_computed(spec, table, source.column_map)
     guarantee = derive_guarantee(spec, capabilities, backend.kind, late)
-    tuning = choose(Shape(path.value, source_backend.capabilities, capabilities, cores))
+    tuning = choose(
+        Shape(
+            path.value,
+            source_backend.capabilities,
+            capabilities,
+            cores,
+            source_bytes=_source_bytes(source) if capabilities.file_bytes else None,
+            partition_by=target.partition_by,
+        )
+    )
+    if isinstance(source.reader, SparkSource):
+        tuning += tuple(Choice(each.key, each.value, each.reason) for each in source.reader.settings())
     live = sink.inspect(table)
     if target.mode == "merge":
         table = keeping_marks(table, live)
@@ -193,7 +204,8 @@ def _plan_target(
                     source.columns,
                     isinstance(source.reader, SparkSource),
                     tasks,
-                    single_part=value(tuning, "staging parts", 0) == 1,
+                    parts=value(tuning, "staging parts", 0) or None,
+                    together=target.partition_by if capabilities.file_bytes else (),
                 )
             )
         stages += [PrepareTable(changes), ApplyRows()]
@@ -208,6 +220,10 @@ def _plan_target(
         (*drift, *held, *_late_warning(spec, late), *(() if path.value == "same_db" else sink.remarks())),
         matching,
     )
+
+
+def _source_bytes(source: _Source) -> int | None:
+    return source.reader.size(source.sql) if isinstance(source.reader, SparkSource) else None
 
 
 def _project(spec: PipelineSpec, table: TableSpec, source: _Source, sql: str, dialect: str) -> str:

@@ -52,7 +52,8 @@ class TransformRows:
     columns: tuple[SourceColumn, ...]
     native: bool
     tasks: int
-    single_part: bool
+    parts: int | None  # tasks that write staging, at most; None: as many as there are
+    together: tuple[str, ...] = ()  # rows alike in these columns are written by one task
 
 
 @dataclass(frozen=True)

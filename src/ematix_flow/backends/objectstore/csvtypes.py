@@ -49,47 +49,58 @@ _FACTS = {
 }
 
 
+_NUMBERS = ("cells", "number", "float", "whole_digits", "most_places", "fewest_places")
+# One cell says which types are left: no number is a date. So that much is asked of the other cells.
+_FAMILIES = {
+    "BOOLEAN": ("cells", "boolean"),
+    "DATE": ("cells", "date"),
+    "TIMESTAMP": ("cells", "zoned"),
+    "TIMESTAMP_NTZ": ("cells", "local"),
+}
+
+
 @dataclass(frozen=True)
 class Looked:
-    """The Spark type of each column, those of which a cell was seen that is nothing but text, and whether
-    a cell holds a character that could not be decoded."""
+    """The Spark type of each column, which of them had any cell, and whether one could not be decoded."""
 
     types: dict[str, str]
-    texts: frozenset[str]
+    seen: frozenset[str]
     undecoded: bool
 
 
-def look(cells: DataFrame, columns: Sequence[str], all_columns: Sequence[str]) -> Looked:
-    """The types of ``columns``, in one pass over all cells."""
-    undecoded = " OR ".join(f"contains({quoted(name)}, '\ufffd')" for name in all_columns)
-    asked = [*fact_expressions(columns), f"coalesce(bool_or({undecoded}), false) AS undecoded"]
-    ((*answers, odd),) = cells.selectExpr(*asked).collect()
-    facts = facts_of(columns, answers)
-    types = {name: type_of(facts[name]) for name in columns}
-    texts = frozenset(name for name in columns if types[name] == "STRING" and facts[name]["cells"])
-    return Looked(types, texts, bool(odd))
+def look(cells: DataFrame, columns: Sequence[str], known: Mapping[str, str] | None = None) -> Looked:
+    """The types of all columns, in one pass.
+
+    ``known`` are the types of a sample, for columns of which it had a cell: one that was text there is
+    text, and of the others only those facts are asked that are still open.
+    """
+    asked = [(name, fact) for name in columns for fact in _open_facts((known or {}).get(name))]
+    expressions = [f"{_FACTS[fact].replace('{cell}', quoted(name))}" for name, fact in asked]
+    texts = [name for name in columns if (known or {}).get(name, "STRING") == "STRING"]
+    odd = " OR ".join(f"contains({quoted(name)}, '\ufffd')" for name in texts) or "false"
+    expressions.append(f"coalesce(bool_or({odd}), false)")
+    row = cells.selectExpr(*(f"{each} AS f{number}" for number, each in enumerate(expressions))).collect()[0]
+    facts: dict[str, dict[str, object]] = {name: {} for name in columns}
+    for (name, fact), answer in zip(asked, row, strict=False):
+        facts[name][fact] = answer
+    types = {name: type_of(facts[name]) if facts[name] else "STRING" for name in columns}
+    seen = frozenset(name for name in columns if facts[name].get("cells"))
+    return Looked(types, seen, bool(row[-1]))
 
 
-def fact_expressions(columns: Sequence[str]) -> list[str]:
-    """What to ask of all rows, as expressions of one aggregation, in the order of columns and facts."""
-    asked = [fact.replace("{cell}", quoted(name)) for name in columns for fact in _FACTS.values()]
-    return [f"{expression} AS f{number}" for number, expression in enumerate(asked)]
-
-
-def facts_of(columns: Sequence[str], answers: Sequence[object]) -> dict[str, dict[str, object]]:
-    """The answers by column and fact."""
-    width = len(_FACTS)
-    return {
-        name: dict(zip(_FACTS, answers[number * width : (number + 1) * width], strict=True))
-        for number, name in enumerate(columns)
-    }
+def _open_facts(known: str | None) -> Sequence[str]:
+    if known is None:
+        return tuple(_FACTS)
+    if known == "STRING":
+        return ()
+    return _FAMILIES.get(known, _NUMBERS)
 
 
 def type_of(facts: Mapping[str, object]) -> str:
-    """The Spark type of a column of which these facts are true."""
+    """The Spark type of a column of which these facts are true; what is not known of it is not."""
     if not facts["cells"]:
         return "STRING"
-    if facts["number"]:
+    if facts.get("number"):
         return _number(
             int(str(facts["whole_digits"])), int(str(facts["fewest_places"])), int(str(facts["most_places"]))
         )
@@ -100,7 +111,7 @@ def type_of(facts: Mapping[str, object]) -> str:
         ("zoned", "TIMESTAMP"),
         ("local", "TIMESTAMP_NTZ"),
     ):
-        if facts[fact]:
+        if facts.get(fact):
             return spark_type
     return "STRING"
 

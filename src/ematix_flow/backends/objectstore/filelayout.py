@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 EXTENSIONS = {"parquet": ".parquet", "csv": ".csv", "json_lines": ".jsonl", "orc": ".orc"}
 DEFAULT_COMPRESSION = "zstd"
+FILE_BYTES = 256 * 1024 * 1024  # a file that has grown to this is closed, and a new one begun
 
 
 @dataclass(frozen=True)

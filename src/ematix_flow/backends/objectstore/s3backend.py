@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ematix_flow.backends.base import Backend, SparkSource, Target
 from ematix_flow.backends.capabilities import Capabilities
+from ematix_flow.backends.objectstore.filelayout import FILE_BYTES
 from ematix_flow.backends.stores.s3 import S3Store
 from ematix_flow.backends.stores.s3a import JAR_GROUPS, s3a_conf
 from ematix_flow.spec.connections import Connection, ObjectStoreS3Connection
@@ -21,6 +22,7 @@ class S3FilesBackend(Backend):
         transactions=True,
         same_db=False,
         parallel_write=True,
+        file_bytes=FILE_BYTES,
     )
     jar_groups = JAR_GROUPS
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ematix_flow.backends.conform import rejected
 from ematix_flow.backends.objectstore import cells
-from ematix_flow.backends.objectstore.filelayout import EXTENSIONS, FileLayout, storage_type
+from ematix_flow.backends.objectstore.filelayout import EXTENSIONS, FILE_BYTES, FileLayout, storage_type
 from ematix_flow.backends.objectstore.partitions import split
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.watermarks import Watermark
@@ -24,7 +24,6 @@ from ematix_flow.spec.watermarks import Watermark
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FILE_BYTES = 256 * 1024 * 1024
 ROW_GROUP_ROWS = 524_288  # smaller ones cost a third more time and a fifth more space
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 BUFFERED_BYTES = 128 * 1024 * 1024  # in all open files together

@@ -159,14 +159,16 @@ def _look(
 ) -> dict[str, str]:
     if reading.schema_infer_max_records is not None:  # the cells are the sample
         there = [name for name in names if name in cells.columns]
-        return {**dict.fromkeys(names, "STRING"), **csvtypes.look(cells, there, there).types}
-    texts: frozenset[str] = frozenset()
+        return {**dict.fromkeys(names, "STRING"), **csvtypes.look(cells, there).types}
+    known: dict[str, str] = {}
     if table.size > _SAMPLED_BYTES:
-        texts = csvtypes.look(cells.limit(_SAMPLE_ROWS), names, names).texts
-    found = csvtypes.look(cells, [name for name in names if name not in texts], names)
-    if found.undecoded:
+        sample = csvtypes.look(cells.limit(_SAMPLE_ROWS), names)
+        known = {name: sample.types[name] for name in sample.seen}
+    found = csvtypes.look(cells, names, known)
+    fell = [name for name in known if found.types[name] == "STRING" != known[name]]
+    if found.undecoded or (fell and csvtypes.look(cells, fell, dict.fromkeys(fell, "STRING")).undecoded):
         _require_utf8(table.files)
-    return {**found.types, **dict.fromkeys(texts, "STRING")}
+    return found.types
 
 
 def _require_utf8(files: Sequence[SourceFile]) -> None:

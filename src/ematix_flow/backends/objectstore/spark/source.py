@@ -7,12 +7,13 @@ is looked at first.
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ematix_flow.backends.base import SparkSource
+from ematix_flow.backends.base import SparkSetting, SparkSource
 from ematix_flow.backends.objectstore.catalog import FilesCatalog, ReadableTable
 from ematix_flow.backends.objectstore.csvheaders import csv_shape
 from ematix_flow.backends.objectstore.filelayout import CsvDialect, FileLayout
@@ -23,6 +24,7 @@ from ematix_flow.backends.objectstore.spark.jsonframes import json_frame
 from ematix_flow.backends.objectstore.spark.reading import load, union
 from ematix_flow.backends.objectstore.trees import LocalTree
 from ematix_flow.backends.query_tables import chosen_columns, place_tables, query_frame, quoted
+from ematix_flow.backends.session_settings import session_settings
 from ematix_flow.spec.files import CsvReading, JsonReading
 from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.tables import ColumnSpec
@@ -45,6 +47,11 @@ _TYPES = {
 _FORMATS = {"parquet": "parquet", "csv": "csv", "json_lines": "json", "orc": "orc"}
 _AS_FOUND = FileOptions()
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_PACKED = SparkSetting(
+    "spark.sql.files.openCostInBytes",
+    str(256 * 1024),
+    "a file on a disk is opened quickly: one task reads hundreds of small ones",
+)
 
 
 class Catalog(Protocol):
@@ -61,11 +68,13 @@ class FilesSource(SparkSource):
         self._csv, self._json = CsvReading.of(files), JsonReading.of(files)
 
     def reading(self, files: FileOptions) -> FilesSource:
-        return FilesSource(self._catalog, self._format, files)
+        found = copy.copy(self)
+        found._csv, found._json = CsvReading.of(files), JsonReading.of(files)
+        return found
 
-    def settings(self) -> Mapping[str, str]:
+    def settings(self) -> tuple[SparkSetting, ...]:
         batch = self._json.batch_size if self._format == "json_lines" else None
-        return {} if batch is None else {_BATCH_ROWS: str(batch)}
+        return () if batch is None else (SparkSetting(_BATCH_ROWS, str(batch), "json_read_options="),)
 
     def size(self, sql: str) -> int | None:
         placed = place_tables(sql)
@@ -77,7 +86,8 @@ class FilesSource(SparkSource):
         return chosen_columns(table, columns)
 
     def frame(self, spark: SparkSession, sql: str) -> DataFrame:
-        return query_frame(spark, sql, lambda name: self._read(spark, self._catalog.find(name)))
+        with session_settings(spark, {each.key: each.value for each in self.settings()}):
+            return query_frame(spark, sql, lambda name: self._read(spark, self._catalog.find(name)))
 
     # -------------------------------------------------------------- one table
 
@@ -122,6 +132,9 @@ class LocalFilesSource(FilesSource):
 
     def __init__(self, root: Path, format: str, files: FileOptions = _AS_FOUND) -> None:
         super().__init__(FilesCatalog(LocalTree(root), format), format, files)
+
+    def settings(self) -> tuple[SparkSetting, ...]:
+        return (*super().settings(), _PACKED)
 
 
 # ------------------------------------------------------------------ CSV of ours
