@@ -1,4 +1,4 @@
-"""Tables of files in a bucket, for tests: a backend, and rows read back by programs that know nothing of us."""
+"""Tables of files in a bucket, for tests: a backend, and rows read back by programs that do not know us."""
 
 from __future__ import annotations
 
@@ -53,6 +53,15 @@ class S3Lake:
                 if found["table"] == "/".join(filter(None, (table.schema, table.name))):
                     return sorted(found["files"])
         return []
+
+    def replaced(self) -> list[str]:
+        """The data files that tables no longer name, and keep for readers that have begun."""
+        client, found = self.server.client(), []
+        for name in self.hidden("tables/"):
+            if "/replaced-" in name:
+                key = f"{self.prefix}/.ematix_flow/{name}"
+                found += json.loads(client.get_object(Bucket=self.bucket, Key=key)["Body"].read())
+        return found
 
     def rows(self, table: TableSpec) -> list[dict[str, Any]]:
         """The rows of the newest version: its files brought here and read."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 
 from ematix_flow import faults
 from ematix_flow.backends.base import Target
-from ematix_flow.backends.objectstore import tablestate
+from ematix_flow.backends.objectstore import s3home, tablestate
 from ematix_flow.backends.stores import s3_client, s3_leases
 from ematix_flow.backends.stores.s3 import S3Store
 from ematix_flow.errors import FlowError, TargetFailed
@@ -69,8 +71,8 @@ def target(lake: S3Lake, proxy: S3Proxy) -> Target:
 
 
 def assert_tidy(lake: S3Lake) -> None:
-    """Who lists the prefix sees the table and nothing else, and nothing of a load is left aside."""
-    assert sorted(lake.listed(TABLE)) == lake.published(TABLE)
+    """Who lists the prefix sees the table and what it replaced, and nothing of a load is left aside."""
+    assert sorted(lake.listed(TABLE)) == sorted([*lake.published(TABLE), *lake.replaced()])
     left = [name for name in lake.hidden() if "/intent-" in name or name.startswith(("staging/", "locks/"))]
     assert left == []
 
@@ -267,6 +269,44 @@ def test_a_server_that_restarts_while_a_load_is_written_costs_nothing_but_time()
 
 
 # ------------------------------------------------------------------ the manifests
+
+
+def test_replaced_files_stay_for_readers_that_have_begun(
+    lake: S3Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = lake.backend().target()
+    load_rows(target, new_load(TABLE), rows(0, 3))
+    before = lake.published(TABLE)
+    load_rows(target, new_load(TABLE, "truncate"), rows(3, 5))
+    target.sweep(PIPELINE, TARGET)
+    assert lake.replaced() == before
+    assert set(before) < set(lake.listed(TABLE))
+    monkeypatch.setattr(s3home, "KEEP", dt.timedelta(seconds=-2))
+    target.sweep(PIPELINE, TARGET)
+    assert lake.listed(TABLE) == lake.published(TABLE)
+    assert lake.replaced() == []
+    load_rows(target, new_load(TABLE, "truncate"), rows(7, 9))
+    assert lake.listed(TABLE) == lake.published(TABLE)
+    assert ids(lake) == [7, 8]
+
+
+def test_files_of_others_outlive_a_refresh_of_the_table_that_they_became(
+    lake: S3Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3home, "KEEP", dt.timedelta(seconds=-2))
+    target = lake.backend().target()
+    load_rows(target, new_load(TABLE), rows(0, 3))
+    (name,) = lake.listed(TABLE)
+    client, folder = lake.server.client(), f"{lake.prefix}/shop"
+    theirs = {"Bucket": lake.bucket, "Key": f"{folder}/orders/{name}"}
+    client.copy_object(CopySource=theirs, Bucket=lake.bucket, Key=f"{folder}/others/theirs.parquet")
+    others = replace(TABLE, name="others")
+    load_rows(target, new_load(others), rows(3, 5))
+    assert len(lake.rows(others)) == 5
+    for _ in range(2):
+        load_rows(target, new_load(others, "truncate"), rows(5, 7))
+    assert [row["id"] for row in lake.rows(others)] == [5, 6]
+    assert sorted(lake.listed(others)) == sorted([*lake.published(others), "theirs.parquet"])
 
 
 def test_old_ledger_entries_are_sealed_and_still_found(lake: S3Lake, monkeypatch: pytest.MonkeyPatch) -> None:

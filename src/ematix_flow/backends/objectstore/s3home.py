@@ -2,11 +2,13 @@
 
 A manifest holds the state of one version, its files among it. To publish is to create the next number,
 which only one can; the newest manifest is the table. Before files are brought to where readers list, their
-names are noted in an intent, so that what a crash leaves is known and removed.
+names are noted in an intent, so that what a crash leaves is known and removed. Replaced files are noted too,
+and stay a while for readers that have begun. A user's own files are never removed.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import logging
 import uuid
@@ -31,9 +33,11 @@ from ematix_flow.backends.objectstore.tablestate import (
 from ematix_flow.backends.stores.s3 import S3Store
 from ematix_flow.errors import FlowError, TargetFailed
 
+KEEP = dt.timedelta(minutes=10)
 COPIES_AT_ONCE = 8
 _LOOKS = 5
-_MANIFEST, _INTENT = "manifest-", "intent-"
+_MANIFEST, _INTENT, _REPLACED = "manifest-", "intent-", "replaced-"
+_TIME = "%Y%m%dT%H%M%SZ"
 _NOT_KNOWN = "whether it was committed is not known; another run finds out and loads it once"
 
 _log = logging.getLogger(__name__)
@@ -140,11 +144,14 @@ class S3Home(TableHome):
     def begin(self, state: TableState, files: Sequence[DataFile]) -> S3Version:
         """The user's files stay where they are; from now on the manifest says which are the table's."""
         self.store.require_held()
-        return self._commit(1, state)
+        return self._commit(1, replace(state, adopted=tuple(file.name for file in files)))
 
     def publish(self, base: Version, kept: Sequence[str], new: Sequence[DataFile], state: TableState) -> None:
         there = _ours(base)
-        replaced = tuple(sorted(set(there.state.files) - set(kept)))
+        gone = set(there.state.files) - set(kept)
+        theirs = gone & set(there.state.adopted)
+        replaced = tuple(sorted(gone - theirs))
+        state = replace(state, adopted=tuple(name for name in state.adopted if name in state.files))
         intent = _Intent(tuple(file.name for file in new), replaced)
         noted = f"{self._folder}/{_INTENT}{uuid.uuid4().hex}.json"
         self.store.create(noted, intent.to_json())
@@ -165,10 +172,14 @@ class S3Home(TableHome):
         self._commit(there.number + 1, state)
         faults.point("files.after_publish")
         faults.point("apply.after_commit")
+        if theirs:
+            told = "%s: %d files that others had put there stay, and are no part of the table any more"
+            _log.warning(told, self.shown, len(theirs))
         try:  # the load is committed: what cannot be removed now is removed by the next
-            self._remove(intent.replaced)
+            self._note_replaced(intent.replaced)
             self._drop_manifests(there.number)
             self.store.remove(noted)
+            self.remove_replaced()
         except FlowError as error:
             _log.warning("%s keeps files that it no longer needs: %s", self.shown, error.what)
 
@@ -245,7 +256,7 @@ class S3Home(TableHome):
         return [name for name in self.store.names(self._folder) if name.startswith(_INTENT)]
 
     def clear(self) -> list[str]:
-        """Remove what loads that died brought or were to replace; the names of what was there.
+        """Remove what loads that died brought, and note what they replaced; the names of what is removed.
 
         With the table's lock held nobody else has an intent, unless it lost its lock without knowing. A
         new manifest makes sure that such a one cannot commit any more.
@@ -261,11 +272,38 @@ class S3Home(TableHome):
         left: list[str] = []
         for name in intents:
             intent = _Intent.from_json(self.store.read(f"{self._folder}/{name}"))
-            found = {*intent.new, *intent.replaced} & there - set(version.state.files)
-            self._remove(sorted(found))
+            gone = there - set(version.state.files)
+            found = sorted(gone & set(intent.new))
+            self._remove(found)
+            self._note_replaced(sorted(gone & set(intent.replaced)))
             self.store.remove(f"{self._folder}/{name}")
-            left += sorted(found & set(intent.new))
+            left += found
         return left
+
+    def has_replaced(self) -> bool:
+        """Whether files were replaced so long ago that no reader can still need them."""
+        return bool(self._long_replaced())
+
+    def _long_replaced(self) -> list[str]:
+        old = f"{_REPLACED}{(dt.datetime.now(dt.timezone.utc) - KEEP).strftime(_TIME)}"
+        return [name for name in self.store.names(self._folder) if name.startswith(_REPLACED) and name <= old]
+
+    def remove_replaced(self) -> None:
+        """Remove those files."""
+        notes = self._long_replaced()
+        version = self.current() if notes else None
+        if version is None:
+            return
+        for note in notes:
+            names = json.loads(self.store.read(f"{self._folder}/{note}"))
+            self._remove([name for name in names if name not in version.state.files])
+            self.store.remove(f"{self._folder}/{note}")
+
+    def _note_replaced(self, names: Sequence[str]) -> None:
+        if names:
+            since = dt.datetime.now(dt.timezone.utc).strftime(_TIME)
+            note = f"{self._folder}/{_REPLACED}{since}-{uuid.uuid4().hex}.json"
+            self.store.create(note, json.dumps(names))
 
     def _remove(self, names: Sequence[str]) -> None:
         self.store.remove_all([f"{self.name}/{name}" for name in names])

@@ -112,10 +112,11 @@ class S3Root(FilesRoot):
 
     def sweep_home(self, home: TableHome, pipeline: str, target: str) -> list[str]:
         assert isinstance(home, S3Home)
-        if not home.has_intents():
+        if not (home.has_intents() or home.has_replaced()):
             return []
         with home.locked():
             left = home.clear()
+            home.remove_replaced()
         return [f"{len(left):,} unpublished files of {home.name}"] if left else []
 
     def remarks(self) -> tuple[str, ...]:

@@ -72,6 +72,7 @@ class TableState:
     sealed_as: tuple[str, ...] = ()  # the sealed files, where their number alone does not name them
     watermarks: tuple[StoredWatermark, ...] = ()
     replaced: tuple[Replaced, ...] = ()
+    adopted: tuple[str, ...] = ()  # a user's own files, where they lie among ours
 
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
         for stored in self.watermarks:
@@ -98,7 +99,8 @@ class TableState:
             "sealed": self.sealed,
             "ledger": [entry_to_json(entry) for entry in self.ledger],
         }
-        return {**value, "sealed_as": list(self.sealed_as)} if self.sealed_as else value
+        rare = {"sealed_as": list(self.sealed_as), "adopted": list(self.adopted)}
+        return {**value, **{name: some for name, some in rare.items() if some}}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> TableState:
@@ -109,6 +111,7 @@ class TableState:
             ledger=tuple(entry_from_json(entry) for entry in value["ledger"]),
             sealed=value["sealed"],
             sealed_as=tuple(value.get("sealed_as", ())),
+            adopted=tuple(value.get("adopted", ())),
             watermarks=tuple(StoredWatermark.from_json(w) for w in value["watermarks"]),
             replaced=tuple(
                 Replaced(r["version"], dt.datetime.fromisoformat(r["at"])) for r in value["replaced"]
