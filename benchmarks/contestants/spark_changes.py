@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contestants import Load
-from benchmarks.contestants.spark_jdbc import PARALLEL, ROWS_AT_A_TIME, properties, session, url
+from benchmarks.contestants.spark_jdbc import ROWS_AT_A_TIME, TUNED, properties, session, url
 from benchmarks.contestants.sql_changes import COLUMNS, KEY, statements
 from benchmarks.job import Job
 from benchmarks.place import Place
@@ -18,7 +18,7 @@ from benchmarks.place import Place
 def prepare(job: Job) -> Load:
     import psycopg
 
-    spark = session(job, **PARALLEL)
+    spark = session(job, **TUNED)
     query = _changes(job)
 
     def load(target: Place) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def prepare(job: Job) -> Load:
 
 
 def prepare_delta(job: Job) -> Load:
-    spark = session(job, **PARALLEL)
+    spark = session(job, **TUNED)
 
     def load(target: Place) -> dict[str, Any]:
         told = {**properties(job.source), "fetchsize": ROWS_AT_A_TIME, "preferTimestampNTZ": "true"}

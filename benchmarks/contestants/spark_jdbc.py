@@ -33,7 +33,10 @@ DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-PARALLEL = {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC"}
+TUNED = {
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    "spark.databricks.delta.snapshotPartitions": "2",  # 50 tasks for a short log cost seconds on few cores
+}
 
 
 def prepare_as_written(job: Job) -> Load:
@@ -51,7 +54,7 @@ def prepare_as_written(job: Job) -> Load:
 
 
 def prepare_tuned(job: Job) -> Load:
-    spark = session(job, **PARALLEL)
+    spark = session(job, **TUNED)
 
     def load(target: Place) -> dict[str, Any]:
         write(partitioned(spark, job), job.dataset, target, tuned=True)
@@ -64,7 +67,7 @@ def prepare_through_parquet(job: Job) -> Load:
     """The tuned read, handed to DuckDB as Parquet, which it reads itself: one statement."""
     import duckdb
 
-    spark = session(job, **PARALLEL)
+    spark = session(job, **TUNED)
 
     def load(target: Place) -> dict[str, Any]:
         between = Path(target.location).with_suffix(".parquet")
