@@ -130,8 +130,8 @@ class ObjectStoreS3Connection(S3Connection):
 class IcebergConnection(Connection):
     """An Iceberg catalog: ``rest``, ``hive``, ``glue``, ``jdbc``, or ``hadoop`` for a plain folder.
 
-    ``properties`` are handed to the catalog as they are. ``staging`` is the folder or ``s3://`` place for rows
-    on their way, locks and journals; without it they lie in the warehouse, when that is such a place.
+    ``properties`` are handed to the catalog as they are. ``staging`` is the folder or ``s3://`` place for
+    rows on their way, locks and journals; without it they lie in the warehouse, when that is such a place.
     """
 
     kind: ClassVar[str] = "iceberg"
