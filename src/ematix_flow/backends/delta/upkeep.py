@@ -23,7 +23,7 @@ _SMALL = 128 * 1024 * 1024  # bytes; what is larger is not written anew each tim
 _OPTIMIZE = {"spark.databricks.delta.optimize.minFileSize": str(_SMALL)}
 _VACUUM = {
     # how many tasks list folders; Spark's default is 10,000, whatever there is to list
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
     # it would be two commits to the table, though nothing in it changes
     "spark.databricks.delta.vacuum.logging.enabled": "false",

@@ -1,0 +1,133 @@
+"""Upkeep of lake tables: fewer files, the same rows, a tidy history; and loads that come meanwhile."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ematix_flow import DeltaLocalConnection, IcebergConnection, faults
+from ematix_flow.backends.base import Backend, SparkSource
+from ematix_flow.backends.lake import journal
+from ematix_flow.backends.lake.companion import UNTIL, with_lifetime
+from ematix_flow.backends.lake.target import LakeTarget
+from ematix_flow.backends.registry import open_backend
+from ematix_flow.backends.upkeep import Size, Upkeep
+from ematix_flow.errors import UsageError
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.testing.contract_scd2 import DATED, dated, minute
+from ematix_flow.testing.loads import PIPELINE, TARGET, load_rows, new_load
+from ematix_flow.testing.matched_loads import keyed, load_matched, table_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SMALL = table_of("small", {"id": DataType("big_int")}, {"name": DataType("text")})
+AT_ONCE = Upkeep(retain=dt.timedelta(0), forced=True)
+
+
+@contextmanager
+def as_they_are(_: str) -> Iterator[None]:
+    yield
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
+    where = str(tmp_path / "lake")
+    if request.param == "delta":
+        return open_backend(DeltaLocalConnection(name="lake", path=where))
+    return open_backend(IcebergConnection(name="lake", catalog_type="hadoop", warehouse=where))
+
+
+@pytest.fixture
+def target(backend: Backend, spark: SparkSession) -> LakeTarget:
+    target = backend.target()
+    assert isinstance(target, LakeTarget)
+    target.use_spark(lambda: spark, as_they_are)
+    return target
+
+
+def rows(backend: Backend, target: LakeTarget, table: TableSpec, *columns: str) -> list[tuple[Any, ...]]:
+    source = backend.source()
+    assert isinstance(source, SparkSource)
+    found = source.frame(target.spark(), f"SELECT * FROM {table.label}").toArrow()
+    values = [found.column(name).to_pylist() for name in columns or table.column_names]
+    return list(zip(*values, strict=True))
+
+
+def add(target: LakeTarget, *ids: int, **load: Any) -> None:
+    load_rows(target, new_load(SMALL, **load), [{"id": i, "name": f"n{i}"} for i in ids])
+
+
+def test_small_files_become_one_and_those_that_nobody_needs_go(
+    backend: Backend, target: LakeTarget, tmp_path: Path
+) -> None:
+    assert target.maintain(SMALL, Upkeep()) == []
+    for i in range(2):
+        add(target, i)
+    before = sorted(rows(backend, target, SMALL))
+    (asked,) = target.maintain(SMALL, replace(AT_ONCE, dry_run=True))
+    assert (asked.table, asked.before.files, asked.after, asked.small) == ("contract.small", 2, None, 2)
+    (done,) = target.maintain(SMALL, replace(AT_ONCE, zorder=("id",)))
+    assert done.before == asked.before
+    assert done.after is not None and done.after.files == 1
+    assert done.removed.files >= 2
+    assert sorted(rows(backend, target, SMALL)) == before
+    folder = tmp_path / "lake" / "contract" / "small"
+    data = [p for p in folder.rglob("*.parquet") if "_delta_log" not in p.parts and p.name[0] != "."]
+    assert len(data) == 1
+    add(target, 9)
+    assert len(rows(backend, target, SMALL)) == 3
+    with pytest.raises(UsageError, match=r"'nam' is no column of contract\.small\. Did you mean 'name'"):
+        target.maintain(SMALL, Upkeep(zorder=("nam",)))
+
+
+def test_events_that_count_no_more_go_from_beside_a_history_which_stays_exact(
+    backend: Backend, target: LakeTarget
+) -> None:
+    def come(*events: tuple[int, str | None, float]) -> None:
+        load_matched(target, DATED, "scd2", dated(*events), event="at", load={"loaded_at": minute(1_000)})
+
+    come((1, "a", 1), (1, "a", 3))
+    come((1, "a", 5))
+    table, _ = keyed(DATED, "scd2", event="at")
+    companion = table.companion()
+    assert companion is not None
+    stale = sum(row[0] is not None for row in rows(backend, target, with_lifetime(companion), UNTIL))
+    assert stale > 0
+    of_history, of_events = target.maintain(table, Upkeep())
+    assert (of_history.events, of_events.events) == (0, stale)
+    assert of_events.table == companion.label
+    assert of_history.removed == of_events.removed == Size()  # all is younger than seven days
+    come((1, "b", 4))  # between what the events at 3 and at 5 confirm
+    found = sorted(rows(backend, target, DATED, "at", "name"))
+    assert found == [(minute(1), "a"), (minute(4), "b"), (minute(5), "a")]
+
+
+def test_a_load_that_comes_while_a_table_is_maintained_waits_and_neither_loses_anything(
+    backend: Backend, target: LakeTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "KEPT", 1)
+    for i in range(2):
+        add(target, i, batch_key=f"slot:{i}")
+    other = backend.target()
+    assert isinstance(other, LakeTarget)
+    other.use_spark(target._start, as_they_are)  # type: ignore[arg-type]
+    waiting = threading.Thread(target=lambda: add(other, 2, batch_key="slot:2"))
+    with faults.inject("fold.counts", waiting.start) as reached:
+        (done,) = target.maintain(SMALL, Upkeep())
+    waiting.join(timeout=120)
+    assert done.entries == 1
+    assert reached.fired
+    assert not waiting.is_alive()
+    assert sorted(rows(backend, target, SMALL, "id")) == [(0,), (1,), (2,)]
+    assert len(target.ledger(PIPELINE, TARGET)) == 3
+    again = load_rows(target, new_load(SMALL, batch_key="slot:0"), [{"id": 9, "name": "x"}])
+    assert again.duplicate
