@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from ematix_flow.backends.delta.log import LOG, is_table, versions
-from ematix_flow.backends.delta.tables import DeltaTables
+from ematix_flow.backends.delta.tables import DeltaTables, plain_file
 from ematix_flow.backends.delta.upkeep import DeltaUpkeep
 from ematix_flow.backends.lake.actions import Changes, fresh_view, merge_sql
 from ematix_flow.backends.lake.dialect import LakeDialect
@@ -84,6 +84,13 @@ class DeltaFormat(LakeFormat):
                     where=table.where,
                     next_step="choose another schema or name",
                 )
+        other = None if is_table(self._store, own) else plain_file(self._store, own)
+        if other is not None:
+            raise PlanError(
+                f"{self._uri(table)} is no Delta table, and holds {other!r}, which upkeep of one would remove",
+                where=table.where,
+                next_step="move what lies there away, or choose another schema or name",
+            )
 
     def snapshot(self, spark: SparkSession, table: TableSpec) -> Snapshot | None:
         versions = self._versions(table)

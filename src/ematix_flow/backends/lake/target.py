@@ -105,7 +105,10 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
     def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
         self.name_table(table)
         snapshot = self._format.snapshot(self.spark(), table)
-        return None if snapshot is None else self._live(table, snapshot)
+        if snapshot is not None:
+            return self._live(table, snapshot)
+        self._format.require_separate(table)
+        return None
 
     def name_table(self, table: TableSpec) -> None:
         """Let the dialect know how SQL names it."""
