@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import datetime as dt
 import gzip
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,13 @@ import pyarrow as pa
 import pytest
 
 from ematix_flow.backends.objectstore.spark import LocalFilesSource
+from ematix_flow.backends.objectstore.target import LocalFilesTarget
 from ematix_flow.engine.failures import translate
-from ematix_flow.errors import FlowError, SourceFailed
+from ematix_flow.errors import FlowError, SchemaMismatch, SourceFailed
 from ematix_flow.spec.pipelines import FileOptions
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.testing.loads import load_rows, new_load
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -288,3 +293,46 @@ def test_csv_that_makes_no_sense_says_why(
     assert isinstance(error, SourceFailed)
     assert words in error.what
     assert error.next_step
+
+
+# ------------------------------------------------------------------ files of others in a target's folder
+
+
+def orders() -> TableSpec:
+    columns = (ColumnSpec("id", DataType("big_int")), ColumnSpec("note", DataType("text"), nullable=True))
+    return TableSpec(None, "t", columns)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("id~note\n1~'a~b'\n", {"delimiter": "~", "quote": "'"}),
+        ("1;x\n", {"has_header": False, "delimiter": ";"}),
+        ('id,note\n1,"say \\"x\\""\n', {"escape": "\\"}),
+    ],
+)
+def test_a_folder_is_appended_to_in_the_dialect_that_its_files_are_said_to_have(
+    spark: SparkSession, tmp_path: Path, text: str, read: dict[str, Any]
+) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "theirs.csv").write_text(text)
+    options = FileOptions(csv_read_options=tuple(read.items()))
+    target = LocalFilesTarget(tmp_path, "csv").with_files(options)
+    live = target.inspect(orders())
+    assert live is not None
+    assert target.plan_table(orders(), live).differences == ()
+    load_rows(target, new_load(orders(), files=options), [{"id": 2, "note": "'~\";\\"}])
+    first, second = rows(spark, tmp_path, "csv", "SELECT id, note FROM t ORDER BY id")
+    assert (first["id"], second) == (1, {"id": 2, "note": "'~\";\\"})
+
+
+def test_files_that_we_would_not_write_are_not_appended_to(tmp_path: Path) -> None:
+    options = FileOptions(csv_read_options=(("comment", "#"), ("null_regex", "^NA$")))
+    target = LocalFilesTarget(tmp_path, "csv").with_files(options)
+    load_rows(
+        target, new_load(orders(), files=options), [{"id": 1, "note": "#"}]
+    )  # a folder of ours has none
+    (tmp_path / "u").mkdir()
+    (tmp_path / "u" / "theirs.csv").write_text("# x\nid,note\n1,NA\n")
+    with pytest.raises(SchemaMismatch, match="says are read with comment, null_regex"):
+        target.inspect(replace(orders(), name="u"))

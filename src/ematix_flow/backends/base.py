@@ -292,6 +292,10 @@ class LedgerEntry:
 class Target(ABC):
     """A system that a pipeline loads into."""
 
+    def with_files(self, files: FileOptions) -> Target:
+        """The same target; files of others that are there already are read by these options."""
+        return self
+
     @abstractmethod
     def inspect(self, table: TableSpec) -> LiveTable | None:
         """The live table, or None when there is none."""

@@ -73,7 +73,7 @@ class TargetRun:
     ) -> None:
         self.plan, self.target_plan, self.load = plan, target_plan, load
         self.world, self.listener = world, listener
-        self.target = world.target(target_plan.target.connection)
+        self.target = world.target(target_plan.target.connection).with_files(target_plan.target.files)
         self.staging: Staging | None = None
         self.parts: tuple[StagedPart, ...] = ()
         self.applied = Applied()

@@ -137,7 +137,7 @@ def _plan_target(
     spec: PipelineSpec, target: TargetSpec, path: Choice, source: _Source, world: World, cores: int
 ) -> TargetPlan:
     backend = world.backend(target.connection)
-    sink = world.target(target.connection).divided(target.partition_by)
+    sink = world.target(target.connection).divided(target.partition_by).with_files(target.files)
     capabilities = backend.capabilities
     if target.mode not in capabilities.strategies:
         raise Unsupported(

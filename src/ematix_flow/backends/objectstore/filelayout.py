@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.spec.files import CsvReading
 from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
@@ -33,12 +34,14 @@ class CsvDialect:
 
     @classmethod
     def from_options(cls, options: FileOptions) -> CsvDialect:
-        quote = options.csv_quote or '"'
+        """What is said of reading the folder holds for writing too, unless that is said as well."""
+        read = CsvReading.of(options)
+        quote = options.csv_quote or read.quote
         return cls(
-            delimiter=options.csv_delimiter or ",",
-            header=True if options.csv_header is None else options.csv_header,
+            delimiter=options.csv_delimiter or read.delimiter or ",",
+            header=read.has_header if options.csv_header is None else options.csv_header,
             quote=quote,
-            escape=options.csv_escape or quote,
+            escape=options.csv_escape or read.escape or quote,
             null=options.csv_null_value or "",
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.base import LiveTable, TableChange, TablePlan
@@ -13,6 +14,7 @@ from ematix_flow.backends.objectstore.places import DataFile, foreign_format
 from ematix_flow.backends.objectstore.readers import csv_first_record, file_schema
 from ematix_flow.errors import DeclarationError, SchemaMismatch
 from ematix_flow.spec.connections import format_from_path
+from ematix_flow.spec.files import CsvReading
 from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType, from_arrow
 
@@ -72,6 +74,12 @@ def columns_of_files(files: Sequence[DataFile], format: str, dialect: CsvDialect
     return tuple(columns)
 
 
+def named_by_position(columns: Sequence[ColumnSpec], table: TableSpec) -> tuple[ColumnSpec, ...]:
+    """Columns of files without a header: the first is the first that is declared, and so on."""
+    names = [*table.column_names, *(c.name for c in columns[len(table.column_names) :])]
+    return tuple(replace(column, name=name) for column, name in zip(columns, names, strict=False))
+
+
 def _canonical(arrow_type: pa.DataType, column: str, file: DataFile) -> DataType:
     try:
         return from_arrow(arrow_type)
@@ -84,13 +92,33 @@ def _wider(one: DataType, other: DataType) -> DataType:
     return DataType("double" if {one.kind, other.kind} <= {*_WHOLE, "double"} else "text")
 
 
-def csv_dialect(files: Sequence[DataFile], table: TableSpec) -> CsvDialect:
-    """The dialect of CSV files that others wrote: the delimiter under which the header fits best."""
+def csv_dialect(files: Sequence[DataFile], table: TableSpec, reading: CsvReading) -> CsvDialect:
+    """The dialect of CSV files that others wrote, as they are said to be; SchemaMismatch for one that we
+    do not write. Unless it is said, the delimiter is that under which the header fits best."""
+    quote = reading.quote
+    known = CsvDialect(header=reading.has_header, quote=quote, escape=reading.escape or quote)
     if not files:
-        return CsvDialect()
-    dialects = [CsvDialect(delimiter=delimiter) for delimiter in (",", ";", "\t", "|")]
+        return known
+    _refuse_odd(files[0], reading)
+    given = (reading.delimiter,) if reading.delimiter else (",", ";", "\t", "|")
+    dialects = [replace(known, delimiter=delimiter) for delimiter in given]
     names = set(table.column_names)
     return max(dialects, key=lambda d: len(names & set(csv_first_record(files[0].path, d))))
+
+
+def _refuse_odd(file: DataFile, reading: CsvReading) -> None:
+    """A table's files have one dialect, and we write neither comments nor short records."""
+    odd = [
+        option
+        for option in ("terminator", "comment", "null_regex", "truncated_rows_ok")
+        if getattr(reading, option)
+    ]
+    if odd:
+        raise SchemaMismatch(
+            f"the folder {file.path.parent} has files of others ({file.name}) which csv_read_options= says "
+            f"are read with {', '.join(odd)}: files that we write are not, and one folder has one dialect",
+            next_step="read that folder as a source, and load it into another one",
+        )
 
 
 def users_partitions(files: Sequence[DataFile]) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from ematix_flow.backends.objectstore.inspection import (
     csv_dialect,
     holds_as_found,
     holds_as_written,
+    named_by_position,
     require_format,
     users_files,
     users_partitions,
@@ -30,14 +31,17 @@ from ematix_flow.backends.objectstore.inspection import (
 from ematix_flow.backends.objectstore.readers import count_rows
 from ematix_flow.backends.objectstore.tablestate import FileFacts, TableState
 from ematix_flow.errors import SchemaMismatch
+from ematix_flow.spec.files import CsvReading
+from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.tables import TableSpec
 
 
 class FilesTables:
     """Tables as folders of files of one format."""
 
-    def __init__(self, root: FilesRoot, format: str) -> None:
+    def __init__(self, root: FilesRoot, format: str, files: FileOptions | None = None) -> None:
         self.root, self.format = root, format
+        self._reading = CsvReading.of(files) if files is not None else CsvReading()
 
     def inspect(self, table: TableSpec) -> LiveTable | None:
         home = self.root.home(table)
@@ -143,8 +147,10 @@ class FilesTables:
         files = users_files(home, self.format)
         if not files:
             return None
-        dialect = csv_dialect(files, table) if self.format == "csv" else CsvDialect()
+        dialect = csv_dialect(files, table, self._reading) if self.format == "csv" else CsvDialect()
         columns = columns_of_files(files, self.format, dialect)
+        if self.format == "csv" and not dialect.header:
+            columns = named_by_position(columns, table)
         return FileLayout(self.format, columns, users_partitions(files), dialect)
 
     def _holds(self, home: TableHome) -> Holds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import uuid
 from contextlib import AbstractContextManager
 from itertools import islice
@@ -27,6 +28,7 @@ from ematix_flow.backends.objectstore.partitions import check_partition_columns
 from ematix_flow.backends.objectstore.staging import FilesStaging
 from ematix_flow.backends.objectstore.tables import FilesTables
 from ematix_flow.errors import Unsupported
+from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.matching import Matching
@@ -41,8 +43,13 @@ class FilesTarget(Target):
     """Tables as folders of files of one format under one root."""
 
     def __init__(self, root: FilesRoot, format: str) -> None:
-        self._root = root
+        self._root, self._format = root, format
         self._tables = FilesTables(root, format)
+
+    def with_files(self, files: FileOptions) -> FilesTarget:
+        found = copy.copy(self)
+        found._tables = FilesTables(self._root, self._format, files)
+        return found
 
     def inspect(self, table: TableSpec) -> LiveTable | None:
         return self._tables.inspect(table)
