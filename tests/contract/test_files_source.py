@@ -308,6 +308,8 @@ def test_unknown_tables_and_wrong_sql_are_told_apart(spark: SparkSession, tmp_pa
     assert "_pyspark" not in str(caught.value)
     with pytest.raises(ParseException):
         query(spark, tmp_path, "SELEC id FROM events")
+    with pytest.raises(SourceFailed, match="the SQL cannot be read"):  # Spark takes WHERE for a name here
+        query(spark, tmp_path, "SELECT id FROM events WHERE")
 
 
 def test_nothing_is_written_by_reading(spark: SparkSession, tmp_path: Path) -> None:

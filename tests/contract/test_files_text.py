@@ -89,6 +89,7 @@ A1B2 = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
         ("a,b\r1,x\r2,y\r", {}, A1B2),
         ("a,b\n", {}, []),
         ('a,b\n1,""\n2,\n', {}, [{"a": 1, "b": ""}, {"a": 2, "b": None}]),
+        ('a,b\n1,5" nail\n2,y\n', {}, [{"a": 1, "b": '5" nail'}, {"a": 2, "b": "y"}]),
     ],
 )  # fmt: skip
 def test_csv_is_read_as_its_options_say(
@@ -225,6 +226,7 @@ def test_what_spark_packs_itself_is_read(spark: SparkSession, tmp_path: Path, co
         ("t.csv", b"PK\x03\x04", "it begins like zip", "gzip, bz2 or zstd"),
         ("t.csv", b"PAR1", "it begins like Parquet", "format='parquet'"),
         ("t.csv", "a,b\n1,é\n".encode("utf-16"), "UTF-16 text", "iconv -f UTF-16"),
+        ("t.csv", "a,b\n1,x\n".encode("utf-16-le"), "its header holds zeros", "iconv -f UTF-16LE"),
         ("t.csv", "a,b\n1,x\n2,é\n".encode("latin-1"), "line 3 is not UTF-8", "iconv -f WINDOWS-1252"),
         (
             "t.csv.gz",
@@ -281,8 +283,11 @@ def test_what_is_no_json_lines_is_named_by_its_line(
         ("", {}, "are empty: they have no header"),
         ("a,A\n1,2\n", {}, "names the column 'a' more than once"),
         ("a,b\n1,2\n", {"delimiter": ";"}, "is one column, 'a,b'"),
-        ('a,b\n"1,2\n3,4\n', {}, "its quotes do not end"),
+        ('a,b\n"1,2\n3,4\n', {}, "the quote that opens in line 2 is never closed"),
         ("a" * 200_000, {}, "cannot be read as CSV: field larger than field limit"),
+        ('a,b\n1,x\n2,"y\n3,z\n', {}, "the quote that opens in line 3 is never closed"),
+        ('a,b\n1,"x"y\n', {}, "a cell goes on after its closing quote"),
+        ('a,b\n1,"x""y"\n', {"escape": "\\"}, "a cell goes on after its closing quote"),
     ],
 )
 def test_csv_that_makes_no_sense_says_why(

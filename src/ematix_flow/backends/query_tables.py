@@ -118,7 +118,9 @@ def query_frame(
     from pyspark.errors import ParseException
 
     placed = place_tables(sql)
-    if placed is None or not placed.tables:
+    if placed is None:
+        return _left_to_spark(spark, sql)
+    if not placed.tables:
         return spark.sql(sql)
     frames: dict[str, Any] = {}
     for placeholder, table in placed.tables.items():
@@ -136,6 +138,23 @@ def query_frame(
         return spark.sql(placed.sql, None, **frames)
     except ParseException:
         spark.sql(sql)  # says the same of the text as the user wrote it, with its positions
+        raise
+
+
+def _left_to_spark(spark: SparkSession, sql: str) -> DataFrame:
+    """SQL that we cannot read: Spark says what is wrong with it, unless all it misses are the tables."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return spark.sql(sql)
+    except AnalysisException as error:
+        if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+            raise
+        try:
+            sqlglot.parse(sql, read="spark")
+        except SqlglotError as wrong:
+            said = str(wrong).splitlines()[0]
+            raise SourceFailed(f"the SQL cannot be read: {said}", next_step="mend it there") from error
         raise
 
 

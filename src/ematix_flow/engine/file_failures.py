@@ -37,9 +37,20 @@ _REASONS = (
         _LOOK_AT_ALL,
     ),
     (
+        re.compile(r"Unescaped quote character .* inside quoted value(?:.*?line=(\d+))?", re.DOTALL),
+        "a cell goes on after its closing quote, at or before line {0}",
+        "double the quote where it is a character like any other; csv_read_options= says another quote or"
+        " escape",
+    ),
+    (
         re.compile(r"\[(\w[^\]]*)\]\. Null File Decryptor"),
         "column {0!r} is encrypted",
         "leave the column out of the query: encrypted Parquet is not read, keys cannot be configured",
+    ),
+    (
+        re.compile(r"FAILED_TO_UNCOMPRESS|[Cc]orrupt|CRC|[Cc]hecksum|[Dd]ecompress|Invalid (?:block|stream)"),
+        "its data is damaged",
+        "write it anew, or move it away",
     ),
     (
         re.compile(r"(?:Unexpected end of (?:ZLIB )?input stream|Truncated|premature EOF|EOFException)"),

@@ -173,6 +173,13 @@ def test_a_folder_of_another_format_is_not_read(tmp_path: Path) -> None:
         catalog.find(("events",))
 
 
+def test_a_file_of_another_format_is_told_by_its_name(tmp_path: Path) -> None:
+    catalog = lake(tmp_path, "events.csv", "orders.parquet")
+    with pytest.raises(SourceFailed, match=r"holds csv files \(events.csv\)") as caught:
+        catalog.find(("events",))
+    assert caught.value.next_step == "read it through a connection with format='csv'"
+
+
 def test_a_name_that_is_a_folder_and_a_file_is_ambiguous(tmp_path: Path) -> None:
     catalog = lake(tmp_path, "events/a.parquet", "events.parquet")
     with pytest.raises(SourceFailed, match=r"may be the folder .* and the file"):

@@ -107,13 +107,16 @@ class FilesCatalog:
         exact = _named(entries, parts[-1])
         if len(exact) == 1 and not exact[0].is_folder:
             return [((*parent, exact[0].name), False)]
-        extended = [
+        named = [
             entry
             for entry in entries
             if not is_hidden(entry.name)
             and _bare(entry.name).lower() == parts[-1].lower() != entry.name.lower()
-            and format_from_path(entry.name) == self._format
         ]
+        extended = [entry for entry in named if format_from_path(entry.name) == self._format]
+        if named and not exact and not extended:
+            there, example = str(format_from_path(named[0].name)), f" ({named[0].name})"
+            raise self._of_other_format(self._tree.shown(parent), there, example)
         return [((*parent, entry.name), entry.is_folder) for entry in (*exact, *extended)]
 
     def _of_file(self, name: str, file: SourceFile, folder: str) -> ReadableTable:

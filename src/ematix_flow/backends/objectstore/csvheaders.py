@@ -9,7 +9,7 @@ import codecs
 import csv
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -57,9 +57,13 @@ def csv_shape(spark: SparkSession, file: SourceFile, reading: CsvReading) -> Csv
 def _shape_of_file(file: SourceFile, reading: CsvReading) -> CsvShape:
     try:
         require_text(file)
-        splits = file.size > _SPLIT_BYTES and packing_of(file.name) is None
-        spans = not splits or _holds(file, reading.quote.encode())
-        return _shape(file, _beginning(file, reading), reading, spans_lines=spans)
+        shape = _shape(file, _beginning(file, reading), reading, spans_lines=True)
+        if packing_of(file.name) is not None:
+            return shape
+        quotes = _count(file, reading.quote.encode()) if file.near or file.size > _SPLIT_BYTES else 1
+        if quotes % 2 and file.near and reading.escape in (None, reading.quote):
+            _require_closed(file, shape, reading)
+        return replace(shape, spans_lines=file.size <= _SPLIT_BYTES or quotes > 0)
     except UnicodeDecodeError as error:
         raise not_utf8(file) from error
     except (OSError, EOFError) as error:
@@ -94,9 +98,34 @@ def _holds_record(text: str, reading: CsvReading) -> bool:
     return False
 
 
-def _holds(file: SourceFile, mark: bytes) -> bool:
+def _count(file: SourceFile, mark: bytes) -> int:
+    """How often the mark is in a file; of one that is far away, whether it is."""
+    count = 0
     with file.open() as stream:
-        return any(mark in piece for piece in iter(lambda: stream.read(1 << 22), b""))
+        for piece in iter(lambda: stream.read(1 << 22), b""):
+            count += piece.count(mark)
+            if count and not file.near:
+                break
+    return count
+
+
+def _require_closed(file: SourceFile, shape: CsvShape, reading: CsvReading) -> None:
+    """Quotes come in pairs. A reader takes a last one without its pair for a cell up to the file's end."""
+    if reading.terminator is not None:
+        return
+    with unpacked(file) as stream, io.TextIOWrapper(stream, "utf-8-sig", "replace", newline="") as text:
+        lines = (line for line in text if not (reading.comment and line.startswith(reading.comment)))
+        records = csv.reader(lines, delimiter=shape.delimiter, quotechar=reading.quote, strict=True)
+        ended = 0
+        try:
+            for _ in records:
+                ended = records.line_num
+        except csv.Error as error:
+            if "unexpected end of data" in str(error):
+                raise SourceFailed(
+                    f"cannot read {file.shown}: the quote that opens in line {ended + 1:,} is never closed",
+                    next_step="close it, or double it where it is a character like any other",
+                ) from error
 
 
 def _shape(file: SourceFile, beginning: str, reading: CsvReading, *, spans_lines: bool) -> CsvShape:
@@ -118,6 +147,11 @@ def _shape(file: SourceFile, beginning: str, reading: CsvReading, *, spans_lines
         names = tuple(f"_c{number}" for number in range(len(cells)))
         return CsvShape(delimiter, names, line_end, spans_lines)
     _require_delimiter(file, cells, reading)
+    if any("\0" in name for name in cells):
+        raise SourceFailed(
+            f"cannot read {file.shown}: its header holds zeros, as UTF-16 text does",
+            next_step=f"convert it, as in  iconv -f UTF-16LE -t UTF-8 '{file.shown}'",
+        )
     names = tuple(name or f"_c{number}" for number, name in enumerate(cells))
     twice = next((name for name in names if [n.lower() for n in names].count(name.lower()) > 1), None)
     if twice is not None:

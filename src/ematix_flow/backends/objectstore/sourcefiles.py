@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
 from ematix_flow.backends.objectstore.places import is_hidden
 from ematix_flow.errors import SourceFailed
@@ -29,6 +29,8 @@ class SourceFile(ABC):
     size: int
     version: int
 
+    near: ClassVar[bool] = False  # whether this process may look at all of it without a second thought
+
     @property
     @abstractmethod
     def uri(self) -> str:
@@ -41,6 +43,8 @@ class SourceFile(ABC):
 @dataclass(frozen=True)
 class LocalFile(SourceFile):
     """A file on a disk that the driver and every worker see."""
+
+    near: ClassVar[bool] = True
 
     @property
     def uri(self) -> str:

@@ -96,6 +96,7 @@ def _reader(spark: SparkSession, ddl: str, shape: CsvShape, reading: CsvReading)
         "emptyValue": "",
         "multiLine": shape.spans_lines,
         "mode": "FAILFAST",
+        "unescapedQuoteHandling": "RAISE_ERROR",
         "columnPruning": False,  # a record of another length is told, whichever columns are asked for
     }
     if shape.spans_lines or reading.terminator is not None:  # else Spark knows all three line ends
@@ -103,7 +104,9 @@ def _reader(spark: SparkSession, ddl: str, shape: CsvShape, reading: CsvReading)
     if reading.comment is not None:
         options["comment"] = reading.comment
     if reading.truncated_rows_ok:
+        # a record with a stray quote would be one of nulls here: its text is taken as it stands
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _RAGGED}
+        options["unescapedQuoteHandling"] = "STOP_AT_DELIMITER"
     return spark.read.format("csv").schema(ddl).options(**options)
 
 
