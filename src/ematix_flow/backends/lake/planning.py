@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ematix_flow.backends.base import DiffLine, TablePlan
-from ematix_flow.spec.tables import TableSpec
+from ematix_flow.backends.base import DiffLine, LiveTable, TablePlan
+from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, TableSpec
+
+
+def loosely_stamped(wanted: TableSpec, live: LiveTable) -> TableSpec:
+    """Rows that others wrote carry no stamp of a load: there its columns are null, or will be once added."""
+    nullable = {c.name: c.nullable for c in live.columns}
+    columns = tuple(
+        replace(c, nullable=nullable.get(c.name, True)) if c.name in (LOADED_AT, BATCH_ID) else c
+        for c in wanted.columns
+    )
+    return replace(wanted, columns=columns)
 
 
 def without_keys(plan: TablePlan) -> TablePlan:

@@ -32,7 +32,7 @@ from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.journal import LONG, Journal, open_journal
 from ematix_flow.backends.lake.loading import LakeLoad
 from ematix_flow.backends.lake.maintenance import Maintenance
-from ematix_flow.backends.lake.planning import with_partitions, without_keys
+from ematix_flow.backends.lake.planning import loosely_stamped, with_partitions, without_keys
 from ematix_flow.backends.lake.session import SparkSqlSession
 from ematix_flow.backends.lake.staging import STAGING, LakeStaging
 from ematix_flow.backends.lake.statements import place_statement
@@ -153,6 +153,13 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
             return found
         there = None if live is None else self._format.partitions(self.spark(), table)
         return with_partitions(found, table, self._partition_by, there)
+
+    def _plan_one(
+        self, session: SqlSession, wanted: TableSpec, live: LiveTable | None, matching: Matching
+    ) -> TablePlan:
+        if live is not None:
+            wanted = loosely_stamped(wanted, live)
+        return super()._plan_one(session, wanted, live, matching)
 
     def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
         return []
