@@ -87,7 +87,7 @@ class DeltaFormat(LakeFormat):
         other = None if is_table(self._store, own) else plain_file(self._store, own)
         if other is not None:
             raise PlanError(
-                f"{self._uri(table)} is no Delta table, and holds {other!r}, which upkeep of one would remove",
+                f"{self._uri(table)} is no Delta table and holds {other!r}, which upkeep of one would remove",
                 where=table.where,
                 next_step="move what lies there away, or choose another schema or name",
             )
