@@ -119,7 +119,7 @@ def test_a_table_bucket_that_takes_only_tables_is_told_with_the_way_out(s3: S3Se
 _WATCHED = """
 import json, sys, urllib.request
 from pathlib import Path
-from ematix_flow.backends.iceberg.settings import open_catalog
+from ematix_flow.backends.iceberg.opening import open_catalog
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.engine.cache import spark_log
 from ematix_flow.engine.failures import translate

@@ -21,7 +21,8 @@ def local_launch(
     settings: EngineSettings, groups: frozenset[str], jars: Sequence[Path]
 ) -> tuple[list[str], dict[str, str], archive.Archive | None]:
     java = find_java()
-    classes = gateway.class_path(jars, os.environ)
+    added = settings.conf.get("spark.driver.extraClassPath", "").split(os.pathsep)
+    classes = [*gateway.class_path(jars, os.environ), *(Path(entry) for entry in added if entry)]
     made = archive.archive_for(java, classes)
     if archive.archive_mode() == "sync":
         archive.make_now(made, sorted(groups))

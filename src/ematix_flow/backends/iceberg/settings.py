@@ -1,31 +1,20 @@
-"""An Iceberg connection as a catalog of a Spark session, under a name of its own.
-
-The settings hold secrets, and Spark writes every setting of a session that begins with ``spark.`` into its
-event log with each job. So a catalog is opened, which takes its settings, and they are taken back at once.
-"""
+"""An Iceberg connection as a catalog of Spark: its name, and its settings, which hold secrets."""
 
 from __future__ import annotations
 
 import re
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from ematix_flow.backends.iceberg.places import is_s3, s3_connection, store_place, warehouse
 from ematix_flow.spec.connections.lakes import IcebergConnection
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-_CLASS = "org.apache.iceberg.spark.SparkCatalog"
 _HADOOP_FILES = "org.apache.iceberg.hadoop.HadoopFileIO"
 _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
 _given: dict[str, list[Mapping[str, str]]] = {}
-_opened: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
-_lock = threading.RLock()
+_lock = threading.Lock()
 
 
 def catalog_name(connection: IcebergConnection) -> str:
@@ -35,35 +24,13 @@ def catalog_name(connection: IcebergConnection) -> str:
     given other settings (a token was renewed), its catalog gets another name.
     """
     stem = "iceberg_" + re.sub(r"\W", "_", connection.name, flags=re.ASCII)
-    settings = _settings(connection)
+    settings = catalog_settings(connection)
     with _lock:
         known = _given.setdefault(stem, [])
         if settings not in known:
             known.append(settings)
         number = known.index(settings) + 1
     return stem if number == 1 else f"{stem}_{number}"
-
-
-def open_catalog(spark: SparkSession, connection: IcebergConnection) -> str:
-    """Let a session know the catalog, unless it does; its name."""
-    name = catalog_name(connection)
-    with _lock:
-        if name not in _opened.setdefault(spark, set()):
-            _open(spark, name, _settings(connection))
-            _opened[spark].add(name)
-    return name
-
-
-def _open(spark: SparkSession, name: str, settings: Mapping[str, str]) -> None:
-    catalog = f"spark.sql.catalog.{name}"
-    told = {catalog: _CLASS, **{f"{catalog}.{key}": value for key, value in settings.items()}}
-    try:
-        for key, value in told.items():
-            spark.conf.set(key, value)
-        spark.catalog.databaseExists(f"{name}.default")  # any question opens it
-    finally:
-        for key in told:
-            spark.conf.unset(key)
 
 
 def files_conf(connection: IcebergConnection) -> dict[str, str]:
@@ -85,7 +52,8 @@ def token_address(connection: IcebergConnection) -> str:
     return given or f"{connection.uri.rstrip('/')}/v1/oauth/tokens"
 
 
-def _settings(connection: IcebergConnection) -> dict[str, str]:
+def catalog_settings(connection: IcebergConnection) -> dict[str, str]:
+    """What the catalog is told, secrets among it."""
     settings = {
         "type": connection.catalog_type,
         "uri": connection.uri,
@@ -107,7 +75,8 @@ def _credential(connection: IcebergConnection) -> dict[str, str]:
     if connection.catalog_type != "jdbc":
         return {}
     user, _, password = connection.credential.partition(":")
-    return {"jdbc.user": user, "jdbc.password": password}
+    # version 1 of the catalog's own tables: Spark asks for views, which version 0 does not know
+    return {"jdbc.user": user, "jdbc.password": password, "jdbc.schema-version": "V1"}
 
 
 def _s3_settings(connection: IcebergConnection) -> dict[str, str]:

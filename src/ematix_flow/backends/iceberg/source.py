@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.backends.base import SparkSource
 from ematix_flow.backends.iceberg.names import Namespaces, Path, may_mean_metadata
-from ematix_flow.backends.iceberg.settings import open_catalog
+from ematix_flow.backends.iceberg.opening import open_catalog
 from ematix_flow.backends.iceberg.tables import CatalogTables
 from ematix_flow.backends.query_tables import Moment, Name, chosen_columns, query_frame
 from ematix_flow.errors import SourceFailed, did_you_mean

@@ -11,7 +11,7 @@ from ematix_flow.backends.alterations import CannotAlter
 from ematix_flow.backends.base import TableChange
 from ematix_flow.backends.iceberg.dialect import IcebergDialect, can_widen
 from ematix_flow.backends.iceberg.format import IcebergFormat
-from ematix_flow.backends.iceberg.settings import open_catalog
+from ematix_flow.backends.iceberg.opening import open_catalog
 from ematix_flow.backends.lake.target import LakeTarget
 from ematix_flow.backends.sql_session import SqlSession
 from ematix_flow.backends.stores.base import Store
