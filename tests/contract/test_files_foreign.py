@@ -262,6 +262,27 @@ def test_nested_values_land_as_json(spark: SparkSession, tmp_path: Path) -> None
     assert '"k": 1.50' in row["o"]
 
 
+def test_a_partition_is_one_file_however_many_tasks_there_are(spark: SparkSession, tmp_path: Path) -> None:
+    for number in range(4):
+        write(tmp_path / "lake", f"t/{number}", {"id": pa.array([1, 2]), "code": pa.array(["a", "b"])})
+    register_connection(
+        ObjectStoreLocalConnection(name="lake", path=str(tmp_path / "lake"), format="parquet")
+    )
+    register_connection(ObjectStoreLocalConnection(name="out", path=str(tmp_path / "out"), format="parquet"))
+
+    @ematix.pipeline(
+        targets=[Target(connection="out", prefix="parted", partition_by=["code"])], source_connection="lake"
+    )
+    def parted() -> str:
+        return "SELECT * FROM t"
+
+    tuning = {choice.name: choice.value for choice in parted.plan().targets[0].tuning}
+    assert (tuning["staging parts"], tuning["rows together by"]) == ("1", "code")
+    assert parted.sync().rows_inserted == 8
+    files = sorted((tmp_path / "out" / "parted").rglob("*.parquet"))
+    assert [file.parent.name for file in files] == ["code=a", "code=b"]
+
+
 def test_a_pipeline_reads_csv_by_its_options_into_every_kind_of_target(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,14 @@ class ReadableTable:
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when a file does, comes or goes; for what is remembered of a table."""
+        digest = hashlib.sha256()
+        for file in self.files:
+            digest.update(f"{file.shown}\0{file.size}\0{file.version}\n".encode(errors="surrogatepass"))
+        return digest.hexdigest()
 
 
 class FilesCatalog:

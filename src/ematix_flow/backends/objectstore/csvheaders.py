@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DELIMITERS = (",", ";", "\t", "|")
-_REMEMBERED = 100_000
+_REMEMBERED = 20_000
 _BEGINNINGS = (64 * 1024, 8 * 1024 * 1024)  # bytes; more when the first record does not end in the first
 _SPLIT_BYTES = 16 * 1024 * 1024  # a smaller file is read by one task anyway
 _FIRST_LINES = 100

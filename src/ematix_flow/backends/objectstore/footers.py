@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _THREADS = 8
-_REMEMBERED = 100_000
+_REMEMBERED = 20_000
 _MAX_DIGITS = 38
 _SIGNATURE_BYTES = 28  # after a footer that is not encrypted itself, of a file with encrypted columns
 _NOT_SPARKS_CODECS = ("BROTLI", "LZO")
@@ -70,6 +70,12 @@ def footer(file: SourceFile, format: str) -> Footer:
     return found
 
 
+@lru_cache(1_000)
+def _shared(columns: tuple[FileColumn, ...]) -> tuple[FileColumn, ...]:
+    """One copy of what the files of a folder mostly have in common."""
+    return columns
+
+
 def _unreadable(file: SourceFile, error: Exception) -> SourceFailed:
     said = str(error)
     if isinstance(error, OSError) and error.errno is not None:
@@ -94,7 +100,7 @@ def _parquet(stream: BinaryIO) -> Footer:
     facts = pq.read_metadata(stream)
     leaves = (facts.schema.column(number) for number in range(len(facts.schema)))
     columns = [_parquet_column(field, leaves) for field in facts.schema.to_arrow_schema()]
-    return Footer(tuple(columns), not _has_encrypted_columns(stream, facts) and _is_foreign(facts))
+    return Footer(_shared(tuple(columns)), not _has_encrypted_columns(stream, facts) and _is_foreign(facts))
 
 
 def _parquet_column(field: pa.Field, leaves: Iterator[Any]) -> FileColumn:
@@ -194,7 +200,7 @@ def _orc(stream: BinaryIO) -> Footer:
         stored = _orc_type(field.type)
         problem = "" if stored is not None else f"{field.type} in ORC"
         columns.append(FileColumn(field.name, stored if stored is not None else pa.null(), problem))
-    return Footer(tuple(columns), "tz=" in str(schema))  # moments, which Spark's reader refuses
+    return Footer(_shared(tuple(columns)), "tz=" in str(schema))  # moments, which Spark's reader refuses
 
 
 def _orc_type(of: pa.DataType) -> pa.DataType | None:

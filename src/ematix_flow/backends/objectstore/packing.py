@@ -21,17 +21,16 @@ _HADOOPS = ("lz4", "snappy")
 
 _BEGINNINGS = (
     (b"\x1f\x8b", "gzip"),
-    (b"BZh", "bz2"),
+    *((b"BZh%d1AY&SY" % level, "bz2") for level in range(1, 10)),
     (b"\x28\xb5\x2f\xfd", "zstd"),
     (b"\x04\x22\x4d\x18", "an lz4 frame"),
     (b"\xff\x06\x00\x00sNaPpY", "a snappy frame"),
     (b"PK\x03\x04", "zip"),
     (b"\xfd7zXZ", "xz"),
-    (b"PAR1", "Parquet"),
-    (b"ORC", "ORC"),
     (b"\xff\xfe", "UTF-16 text"),
     (b"\xfe\xff", "UTF-16 text"),
 )
+_TABLES = ((b"PAR1", "Parquet"), (b"ORC", "ORC"))
 
 
 def packing_of(name: str) -> str | None:
@@ -45,6 +44,8 @@ def require_text(file: SourceFile) -> None:
     with file.open() as stream:
         beginning = stream.read(16)
     found = next((what for sign, what in _BEGINNINGS if beginning.startswith(sign)), None)
+    if found is None and any(byte < 9 or 13 < byte < 32 for byte in beginning):  # a header may be ORC,PAR1
+        found = next((what for sign, what in _TABLES if beginning.startswith(sign)), None)
     if not beginning or found == named or (found is None and named in _HADOOPS):
         return
     step = "pack it with gzip, bz2 or zstd, or not at all"

@@ -59,7 +59,8 @@ def csv_frame(spark: SparkSession, table: ReadableTable, reading: CsvReading) ->
         types = _types(table, cells, names, reading)
     checked = reading.schema_infer_max_records is not None
     chosen = [f"{_typed(name, types[name], checked)} AS {quoted(name)}" for name in names]
-    return cells.selectExpr(*chosen, *map(quoted, partitions))
+    typed = (f"CAST({quoted(name)} AS {kind}) AS {quoted(name)}" for name, kind in partitions.items())
+    return cells.selectExpr(*chosen, *typed)
 
 
 # ------------------------------------------------------------------ cells
@@ -149,7 +150,7 @@ def _not_too_long(shape: CsvShape, reading: CsvReading) -> str:
 def _types(
     table: ReadableTable, cells: DataFrame, names: Sequence[str], reading: CsvReading
 ) -> dict[str, str]:
-    key = (table.files, reading)
+    key = (table.fingerprint, reading)
     if key not in _found:
         _found[key] = _look(table, cells, names, reading)
         while len(_found) > _REMEMBERED:

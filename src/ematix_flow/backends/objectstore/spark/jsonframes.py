@@ -37,7 +37,7 @@ _found: OrderedDict[object, dict[str, str]] = OrderedDict()  # a query is planne
 
 def json_frame(spark: SparkSession, table: ReadableTable, reading: JsonReading) -> DataFrame:
     partitions = partition_types(table)
-    key = (table.files, reading.schema_infer_max_records)
+    key = (table.fingerprint, reading.schema_infer_max_records)
     if key not in _found:
         _found[key] = _columns(spark, table, reading.schema_infer_max_records)
         while len(_found) > _REMEMBERED:
