@@ -16,10 +16,12 @@ from pyarrow import orc
 
 from ematix_flow import ObjectStoreLocalConnection, Target, ematix, register_connection
 from ematix_flow.backends.objectstore.spark import LocalFilesSource
-from ematix_flow.backends.objectstore.target import FilesTarget
+from ematix_flow.backends.objectstore.target import FilesTarget, LocalFilesTarget
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.engine.failures import translate
 from ematix_flow.errors import FlowError, SourceFailed
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
 from ematix_flow.testing.loads import load_rows, new_load
 from ematix_flow.testing.samples import every_type, every_value
 from tests.contract.files_reading import folder_of
@@ -297,6 +299,23 @@ def test_a_pipeline_reads_csv_by_its_options_into_every_kind_of_target(
     lines = (file.read_text() for file in (tmp_path / "out" / "shaped").iterdir())
     found = [json.loads(line) for text in lines for line in text.splitlines()]
     assert [(row["id"], row["price"]) for row in found] == [(1, None), (2, 19.9)]
+
+
+@pytest.mark.parametrize("format", ["parquet", "orc"])
+def test_files_that_a_table_adopted_are_read_with_ours(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    at = pa.array([NOON], pa.timestamp("ns"))
+    columns = {"id": pa.array([1]), "at": at, "o": pa.array([{"x": [1]}])}
+    write(tmp_path, "t/theirs", columns, format)
+    kinds = {"id": "big_int", "at": "timestamp", "o": "json", "new": "text"}
+    table = TableSpec(None, "t", tuple(ColumnSpec(n, DataType(k), nullable=True) for n, k in kinds.items()))
+    row = {"id": 2, "at": NOON, "o": '{"x":[2]}', "new": "y"}
+    load_rows(LocalFilesTarget(tmp_path, format), new_load(table), [row])
+    assert rows(spark, tmp_path, "SELECT id, at, o, new FROM t ORDER BY id", format) == [
+        {"id": 1, "at": NOON, "o": '{"x":[1]}', "new": None},
+        row,
+    ]
 
 
 # ------------------------------------------------------------------ our files, read by others

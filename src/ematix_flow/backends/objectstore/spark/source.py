@@ -8,8 +8,10 @@ is looked at first.
 from __future__ import annotations
 
 import copy
+import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -46,6 +48,7 @@ _TYPES = {
 }
 _FORMATS = {"parquet": "parquet", "csv": "csv", "json_lines": "json", "orc": "orc"}
 _AS_FOUND = FileOptions()
+_OURS = re.compile(r"(^|/)part-[0-9a-f]{14}-[^/]*$")  # how we name a file
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _PACKED = SparkSetting(
     "spark.sql.files.openCostInBytes",
@@ -103,6 +106,9 @@ class FilesSource(SparkSource):
     def _read_ours(self, spark: SparkSession, table: ReadableTable, layout: FileLayout) -> DataFrame:
         if not table.files:
             return spark.createDataFrame([], _ddl(layout.columns, "parquet"))
+        adopted = [file for file in table.files if _OURS.search(file.name) is None]
+        if adopted and self._format in ("parquet", "orc"):
+            return self._read_with_adopted(spark, table, layout, adopted)
         if self._format == "csv":
             frame = self._read_our_csv(spark, table, layout)
         else:
@@ -111,6 +117,18 @@ class FilesSource(SparkSource):
                 reader = reader.option("mode", "FAILFAST")
             frame = load(spark, reader, table, table.files)
         return frame.selectExpr(*(_as_declared(column, self._format) for column in layout.columns))
+
+    def _read_with_adopted(
+        self, spark: SparkSession, table: ReadableTable, layout: FileLayout, adopted: Sequence[SourceFile]
+    ) -> DataFrame:
+        """Files that others wrote before the table was ours hold the same values, in their own ways."""
+        theirs = replace(table, files=tuple(adopted), whole_folder=False, state=None)
+        found = columnar_frame(spark, theirs, self._format)
+        frames = [found.selectExpr(*(_of_adopted(column, dict(found.dtypes)) for column in layout.columns))]
+        ours = tuple(file for file in table.files if file not in set(adopted))
+        if ours:
+            frames.append(self._read_ours(spark, replace(table, files=ours, whole_folder=False), layout))
+        return union(frames)
 
     def _read_our_csv(self, spark: SparkSession, table: ReadableTable, layout: FileLayout) -> DataFrame:
         """Files written before a column was added have the first of the columns: read them apart."""
@@ -181,6 +199,17 @@ def _stored_type(column: ColumnSpec, format: str) -> str:
     if kind == "numeric":
         return f"DECIMAL({column.type.precision},{column.type.scale})"
     return _TYPES.get(kind, "STRING")
+
+
+def _of_adopted(column: ColumnSpec, there: Mapping[str, str]) -> str:
+    """The column as it is declared, from what was found in files of others."""
+    kinds = {name.lower(): kind for name, kind in there.items()}
+    name, kind, wanted = quoted(column.name), kinds.get(column.name.lower()), _stored_type(column, "parquet")
+    if kind is None:
+        return f"CAST(NULL AS {wanted}) AS {name}"
+    if wanted == "STRING" and kind.startswith(("array<", "struct<", "map<")):
+        return f"to_json({name}) AS {name}"
+    return f"CAST({name} AS {wanted}) AS {name}"
 
 
 def _as_declared(column: ColumnSpec, format: str) -> str:
