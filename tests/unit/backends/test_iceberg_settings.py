@@ -87,8 +87,8 @@ def test_a_jdbc_catalog_gets_user_and_password() -> None:
 
 
 def test_settings_of_staging_are_none_that_spark_writes_down() -> None:
-    conf = files_conf(rest(warehouse="prod", staging="s3://work/flow", **KEYS))
-    assert conf["fs.s3a.bucket.work.secret.key"] == "SK-secret"
+    conf = files_conf(rest(warehouse="prod", staging="s3://aside/flow", **KEYS))
+    assert conf["fs.s3a.bucket.aside.secret.key"] == "SK-secret"
     assert not any(key.startswith("spark.") for key in conf)
     assert files_conf(folder("/data/lake")) == {}
 
@@ -123,7 +123,7 @@ def test_a_bucket_is_a_store_with_the_connections_keys() -> None:
 @pytest.mark.parametrize("place", ["prod", "arn:aws:s3tables:eu:1:bucket/x", "gs://b/x", ""])
 def test_a_warehouse_that_is_no_folder_and_no_bucket_holds_no_store(place: str) -> None:
     assert store_of(rest(warehouse=place)) is None
-    assert store_of(rest(warehouse=place, staging="/work")) == LocalStore("/work")
+    assert store_of(rest(warehouse=place, staging="/aside")) == LocalStore("/aside")
 
 
 def test_a_folder_is_looked_at_and_a_stranger_refused(tmp_path: Path) -> None:
