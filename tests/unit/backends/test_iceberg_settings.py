@@ -156,7 +156,7 @@ def test_a_name_that_would_lead_elsewhere_is_refused(name: str, why: str) -> Non
 
 
 def test_a_catalog_that_keeps_tables_in_namespaces_wants_one(tmp_path: Path) -> None:
-    format = IcebergFormat(Namespaces("c"), LocalStore(str(tmp_path)), beside=False)
+    format = IcebergFormat(Namespaces("c"), LocalStore(str(tmp_path)), journals="w")
     with pytest.raises(PlanError, match="in no namespace"):
         format.table(TableSpec(None, "t", (ColumnSpec("id", DataType("big_int")),)))
 
@@ -211,5 +211,5 @@ def test_iceberg_widens_some_types(live: DataType, declared: DataType, can: bool
     ],
 )
 def test_only_what_surely_did_nothing_is_tried_again(tmp_path: Path, told: str, conflict: bool) -> None:
-    format = IcebergFormat(Namespaces("c"), LocalStore(str(tmp_path)), beside=True)
+    format = IcebergFormat(Namespaces("c"), LocalStore(str(tmp_path)), journals=None)
     assert format.is_conflict(RuntimeError(told)) is conflict

@@ -70,8 +70,10 @@ class IcebergBackend(Backend):
 
         if self._store is None:
             raise self._no_store()
-        beside = self._iceberg.catalog_type == "hadoop" and not self._iceberg.staging
-        format = IcebergFormat(self._namespaces, self._store, beside=beside)
+        in_folders = self._iceberg.catalog_type == "hadoop" and not self._iceberg.staging
+        # by the warehouse and not by the address, which may change while the tables stay
+        journals = None if in_folders else warehouse(self._iceberg)
+        format = IcebergFormat(self._namespaces, self._store, journals=journals)
         return IcebergTarget(self._iceberg, format, self._store, self.spark_conf())
 
     def _no_store(self) -> Unsupported:

@@ -40,12 +40,13 @@ _UNKNOWN = "CommitStateUnknownException"
 
 
 class IcebergFormat(LakeFormat):
-    """``beside`` is whether a table's folder is known from its name: then its journal lies in it."""
+    """Journals lie in the tables' folders, where those follow from the names; else in the store, with
+    ``journals`` telling this catalog's from those of another one in the same place."""
 
     name = "Iceberg"
 
-    def __init__(self, namespaces: Namespaces, store: Store, *, beside: bool) -> None:
-        self._namespaces, self._store, self._beside = namespaces, store, beside
+    def __init__(self, namespaces: Namespaces, store: Store, *, journals: str | None) -> None:
+        self._namespaces, self._store, self._journals = namespaces, store, journals
         self._tables = CatalogTables(namespaces)
         self._dialect = IcebergDialect()
 
@@ -72,9 +73,9 @@ class IcebergFormat(LakeFormat):
 
     def folder(self, spark: SparkSession, table: TableSpec) -> tuple[Store, str]:
         path = self.path(table)
-        if self._beside:
+        if self._journals is None:
             return self._store, "/".join(path)
-        return self._store, f"{_JOURNALS}/{distinct_name(path[-1], *path)}"
+        return self._store, f"{_JOURNALS}/{distinct_name(path[-1], self._journals, *path)}"
 
     def snapshot(self, spark: SparkSession, table: TableSpec) -> Snapshot | None:
         return self._tables.look(spark, self.path(table))

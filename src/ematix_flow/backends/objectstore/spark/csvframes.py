@@ -113,12 +113,14 @@ def _reader(spark: SparkSession, ddl: str, shape: CsvShape, reading: CsvReading)
 
 def _cell(name: str, shape: CsvShape, reading: CsvReading) -> str:
     cell = quoted(name)
-    if name == shape.names[-1] and shape.spans_lines and shape.line_end == "\n":
-        # told of one line end, Spark leaves the other half of Windows' in the last cell
-        cell = f"CASE WHEN endswith({cell}, '\\r') THEN left({cell}, length({cell}) - 1) ELSE {cell} END"
+    ends = name == shape.names[-1] or reading.truncated_rows_ok  # a record may end with any cell then
+    if ends and shape.spans_lines and shape.line_end == "\n":
+        # told of one line end, Spark leaves the other half of Windows' in the last cell, an empty one too
+        stripped = f"CASE WHEN endswith({cell}, '\\r') THEN left({cell}, length({cell}) - 1) ELSE {cell} END"
+        cell = f"CASE WHEN {cell} <> '\\r' THEN {stripped} END"
     if reading.null_regex is not None:
         pattern = text(null_pattern(reading.null_regex, "java"))
-        cell = f"CASE WHEN {quoted(name)} RLIKE {pattern} THEN NULL ELSE {cell} END"
+        cell = f"CASE WHEN {cell} RLIKE {pattern} THEN NULL ELSE {cell} END"
     return cell
 
 
