@@ -12,6 +12,7 @@ from typing import Any
 from ematix_flow import errors
 from ematix_flow.engine.cache import spark_log
 from ematix_flow.engine.gateway import last_process
+from ematix_flow.engine.interrupts import was_interrupted
 from ematix_flow.strategies.functions.base import rejection_in
 
 _TRACEBACK = "Traceback (most recent call last):"
@@ -59,11 +60,14 @@ _HINTS = (
 
 
 def translate(error: BaseException, *, what: str, source: bool = False) -> errors.FlowError:
-    """What ``what`` failed of. With ``source`` a wrong query is the source's fault, not Spark's."""
+    """What ``what`` failed of. With ``source`` a wrong query is the source's fault, not Spark's.
+
+    An interrupt is no failure: it is raised again, also when PySpark, cleaning up behind it, lost it.
+    """
     if isinstance(error, errors.FlowError):
         return error
-    if isinstance(error, KeyboardInterrupt):
-        return errors.Interrupted(f"{what} was interrupted")
+    if was_interrupted(error):
+        raise KeyboardInterrupt from error
     if _is_gateway_gone(error):
         return _gone(what)
     if not _is_sparks(error):
