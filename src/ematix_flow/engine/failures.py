@@ -14,6 +14,7 @@ from ematix_flow.backends.refusals import refused_in
 from ematix_flow.engine.cache import spark_log
 from ematix_flow.engine.file_failures import of_a_file
 from ematix_flow.engine.gateway import last_process
+from ematix_flow.engine.interrupts import was_interrupted
 from ematix_flow.strategies.functions.base import rejection_in
 
 _TRACEBACK = "Traceback (most recent call last):"
@@ -61,11 +62,14 @@ _HINTS = (
 
 
 def translate(error: BaseException, *, what: str, source: bool = False) -> errors.FlowError:
-    """What ``what`` failed of. With ``source`` a wrong query is the source's fault, not Spark's."""
+    """What ``what`` failed of. With ``source`` a wrong query is the source's fault, not Spark's.
+
+    An interrupt is no failure: it is raised again, also when PySpark, cleaning up behind it, lost it.
+    """
     if isinstance(error, errors.FlowError):
         return error
-    if isinstance(error, KeyboardInterrupt):
-        return errors.Interrupted(f"{what} was interrupted")
+    if was_interrupted(error):
+        raise KeyboardInterrupt from error
     if _is_gateway_gone(error):
         return _gone(what)
     if not _is_sparks(error):

@@ -56,6 +56,18 @@ def restore_interrupts() -> None:
     _pending.clear()
 
 
+def was_interrupted(error: BaseException) -> bool:
+    """Whether Ctrl-C is what it came from: what cleans up behind one may fail in turn, and hide it."""
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:  # one error, raised twice, may be its own cause
+        if isinstance(cause, KeyboardInterrupt):
+            return True
+        seen.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
 def _is_in_py4j(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith("py4j."):

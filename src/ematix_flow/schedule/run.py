@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from ematix_flow.engine.execute import ALREADY_APPLIED, execute_target
 from ematix_flow.engine.failures import translate
 from ematix_flow.engine.fanout import execute_targets
+from ematix_flow.engine.interrupts import was_interrupted
 from ematix_flow.engine.results import RunResult, Status, TargetResult, failed
 from ematix_flow.engine.storage import tell
 from ematix_flow.errors import (
@@ -121,18 +122,13 @@ def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt)
     try:
         result, batch = _locked_run(declared, context, attempt)
     except KeyboardInterrupt:
-        stopped = Interrupted(
-            f"pipeline {spec.name!r} was interrupted",
-            where=spec.where,
-            state=_state_after_interrupt(spec, context, str(run_id)),
-            next_step=f"flow run {spec.name}  starts it again",
-        )
-        context.run_log.finish(str(run_id), "cancelled", error=stopped)
-        raise stopped from None
+        raise _cancelled(spec, context, run_id) from None
     except PipelineLocked as error:
         context.run_log.finish(str(run_id), "skipped", error=error)
         raise error.at(spec.where) from None
     except Exception as error:
+        if was_interrupted(error):
+            raise _cancelled(spec, context, run_id) from None
         if isinstance(error, FlowError):
             error.at(spec.where)
             if error.state is None and isinstance(error, _BEFORE_COMMIT):
@@ -144,6 +140,18 @@ def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt)
     if failure is not None and not spec.continue_on_target_failure:
         raise failure
     return replace(result, failure=failure)
+
+
+def _cancelled(spec: PipelineSpec, context: RunContext, run_id: uuid.UUID) -> Interrupted:
+    """Recorded as stopped by a person, with what the target holds now."""
+    stopped = Interrupted(
+        f"pipeline {spec.name!r} was interrupted",
+        where=spec.where,
+        state=_state_after_interrupt(spec, context, str(run_id)),
+        next_step=f"flow run {spec.name}  starts it again",
+    )
+    context.run_log.finish(str(run_id), "cancelled", error=stopped)
+    return stopped
 
 
 def _state_after_interrupt(spec: PipelineSpec, context: RunContext, run_id: str) -> str:

@@ -200,6 +200,14 @@ def test_ctrl_c_in_a_run_ends_with_130_and_is_recorded(flow, shop):
     assert flow("runs", "list", "-o", "json").json[0]["status"] == "cancelled"
 
 
+def test_ctrl_c_is_told_as_such_when_cleaning_up_behind_it_fails(flow, shop):
+    hidden = "\n    try:\n        raise KeyboardInterrupt\n    finally:\n        raise OSError('gone')"
+    (shop / "stops.py").write_text(SHOP.replace('\n    return "SELECT order_id', hidden + '\n    return "S'))
+    stopped = flow("run", "orders", "-m", "stops")
+    assert stopped.code == 130, stopped.err
+    assert "error: pipeline 'orders' was interrupted" in stopped.err
+
+
 def test_plan_shows_the_table_that_would_be_created(flow, shop):
     shown = flow("plan", "orders")
     assert shown.code == 0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from ematix_flow.engine.failures import root_cause, translate
 from ematix_flow.errors import (
-    Interrupted,
     LoadError,
     RowRejected,
     SchemaMismatch,
@@ -172,8 +172,17 @@ def test_a_databases_lost_connection_is_not_blamed_on_java() -> None:
         assert type(translate(error, what="loading")) is LoadError
 
 
-def test_ctrl_c_is_an_interruption() -> None:
-    assert isinstance(translate(KeyboardInterrupt(), what="loading"), Interrupted)
+def test_ctrl_c_stays_an_interrupt_also_when_cleaning_up_behind_it_failed() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        translate(KeyboardInterrupt(), what="loading")
+    try:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise Py4JNetworkError("Answer from Java side is empty")  # PySpark's, in SCCallSiteSync
+    except Py4JNetworkError as lost:
+        with pytest.raises(KeyboardInterrupt):
+            translate(lost, what="loading")
 
 
 def test_a_connection_lost_in_py4j_means_that_java_is_gone() -> None:
