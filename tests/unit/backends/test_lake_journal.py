@@ -50,7 +50,7 @@ def load(store: LocalStore, number: int) -> None:
     mark = Watermark("id", DataType("big_int"), number)
     commit = found.next()
     found.prepare(commit, entry, mark)
-    found.mark_done(commit)
+    found.settle(commit, entry, mark)
 
 
 def known(store: LocalStore, last: int) -> tuple[object, ...]:
