@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ematix_flow.backends.base import BatchSource, SparkSource
 from ematix_flow.engine.execute import execute_target
@@ -18,9 +18,6 @@ from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.source_sql import source_reference
 from ematix_flow.plan.world import StartSpark
 from ematix_flow.schedule.run import open_world
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,8 +19,9 @@ from ematix_flow.backends.delta.tables import DeltaTables, plain_file
 from ematix_flow.backends.delta.upkeep import DeltaUpkeep
 from ematix_flow.backends.lake.actions import Changes, fresh_view, merge_sql
 from ematix_flow.backends.lake.dialect import LakeDialect
+from ematix_flow.backends.lake.frames import conformed
 from ematix_flow.backends.lake.journal import Commit
-from ematix_flow.backends.lake.loading import conformed
+from ematix_flow.backends.lake.session import with_settings
 from ematix_flow.backends.lake.table import Compacted, LakeFormat, Snapshot
 from ematix_flow.backends.query_tables import Name
 from ematix_flow.backends.stores.base import Store
@@ -148,9 +148,11 @@ class DeltaFormat(LakeFormat):
     def merge(self, spark: SparkSession, table: TableSpec, changes: Changes, commit: Commit) -> None:
         view = fresh_view("changes")
         changes.frame.createOrReplaceTempView(view)
-        with _carrying(spark, commit):
-            spark.sql(merge_sql(self._dialect, self.table(table), view, changes))
-        spark.catalog.dropTempView(view)
+        try:
+            with with_settings(spark, _carried(commit)):
+                spark.sql(merge_sql(self._dialect, self.table(table), view, changes))
+        finally:
+            spark.catalog.dropTempView(view)
 
     def has_commit(self, spark: SparkSession, table: TableSpec, token: str) -> bool:
         folder, versions = "/".join(table_folder(table)), self._versions(table)
@@ -190,18 +192,10 @@ def _properties(table: TableSpec) -> dict[str, str]:
     return {"delta.columnMapping.mode": "name"} if mapped else {}
 
 
-@contextmanager
-def _carrying(spark: SparkSession, commit: Commit) -> Iterator[None]:
-    """What the next statement of the session commits carries the number and the token."""
-    told = {
+def _carried(commit: Commit) -> dict[str, str]:
+    """Settings by which the next statement of a session commits with the number and the token."""
+    return {
         f"{_WRITE}.txnAppId": _APPLICATION,
         f"{_WRITE}.txnVersion": str(commit.number),
         _METADATA: commit.token,
     }
-    for key, value in told.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key in told:
-            spark.conf.unset(key)

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -17,6 +16,7 @@ from ematix_flow.backends.iceberg.tables import CatalogTables
 from ematix_flow.backends.iceberg.upkeep import IcebergUpkeep
 from ematix_flow.backends.lake.actions import Changes, fresh_view, merge_sql
 from ematix_flow.backends.lake.journal import Commit
+from ematix_flow.backends.lake.session import with_settings
 from ematix_flow.backends.lake.table import Compacted, LakeFormat, Snapshot
 from ematix_flow.backends.query_tables import Name
 from ematix_flow.backends.stores.base import Store
@@ -117,9 +117,11 @@ class IcebergFormat(LakeFormat):
     def merge(self, spark: SparkSession, table: TableSpec, changes: Changes, commit: Commit) -> None:
         view = fresh_view("changes")
         changes.frame.createOrReplaceTempView(view)
-        with _carrying(spark, commit):
-            spark.sql(merge_sql(self._dialect, self.table(table), view, changes))
-        spark.catalog.dropTempView(view)
+        try:
+            with with_settings(spark, _carried(_IN_SESSION, commit)):
+                spark.sql(merge_sql(self._dialect, self.table(table), view, changes))
+        finally:
+            spark.catalog.dropTempView(view)
 
     def has_commit(self, spark: SparkSession, table: TableSpec, token: str) -> bool:
         if self.snapshot(spark, table) is None:
@@ -154,16 +156,3 @@ class IcebergFormat(LakeFormat):
 
 def _carried(prefix: str, commit: Commit) -> dict[str, str]:
     return {f"{prefix}{_TOKEN}": commit.token, f"{prefix}{_NUMBER}": str(commit.number)}
-
-
-@contextmanager
-def _carrying(spark: SparkSession, commit: Commit) -> Iterator[None]:
-    """What the next statement of the session commits carries the number and the token."""
-    told = _carried(_IN_SESSION, commit)
-    for key, value in told.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key in told:
-            spark.conf.unset(key)

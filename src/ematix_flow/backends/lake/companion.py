@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.backends.lake.actions import DO, INSERT, Changes, fresh_view
 from ematix_flow.backends.lake.dialect import LakeDialect
+from ematix_flow.backends.lake.frames import conformed
 from ematix_flow.backends.lake.journal import Commit, Journal
 from ematix_flow.backends.lake.table import LakeFormat
 from ematix_flow.spec.tables import EVENT_AT, IS_DELETE, ColumnSpec, TableSpec
@@ -43,8 +44,6 @@ class Companion:
 
     def live(self) -> DataFrame:
         """The rows that count now."""
-        from ematix_flow.backends.lake.loading import conformed
-
         if self._snapshot is None:
             return conformed(self._spark, None, self.spec)
         frame = self._format.frame(self._spark, self._stored, self._snapshot)

@@ -28,13 +28,13 @@ from ematix_flow.backends.base import Applied, LedgerEntry, Load
 from ematix_flow.backends.lake.actions import DO, INSERT, Changes, StepRunner, fresh_view, view_table
 from ematix_flow.backends.lake.companion import Companion
 from ematix_flow.backends.lake.dialect import LakeDialect
+from ematix_flow.backends.lake.frames import conformed
 from ematix_flow.backends.lake.hashing import register_functions
 from ematix_flow.backends.lake.journal import Commit, Journal
 from ematix_flow.backends.lake.session import SparkSqlSession
 from ematix_flow.backends.lake.table import ChangedMeanwhile, LakeFormat
 from ematix_flow.backends.positions import batch_key, nothing_new, require_position
 from ematix_flow.errors import SchemaMismatch, TargetFailed
-from ematix_flow.spec.tables import TableSpec
 from ematix_flow.strategies.sql import column
 
 if TYPE_CHECKING:
@@ -257,23 +257,4 @@ def _gone(load: Load, journal: Journal) -> TargetFailed:
         f"{load.table.label} is gone, and its journal {folder} knows of {journal.number:,} loads of it",
         state="nothing was touched",
         next_step="bring the table back; or remove that folder, and the next run loads the table anew",
-    )
-
-
-def conformed(spark: SparkSession, frame: DataFrame | None, wanted: TableSpec) -> DataFrame:
-    """The frame with exactly the wanted columns: missing ones null, others in the declared type."""
-    from pyspark.sql import functions as f
-
-    dialect = LakeDialect()
-    ddl = ", ".join(f"{dialect.quote(c.name)} {dialect.native_type(c.type)}" for c in wanted.columns)
-    if frame is None:
-        return spark.createDataFrame([], ddl)
-    there = set(frame.columns)
-    return frame.select(
-        *[
-            (f.col(dialect.quote(c.name)) if c.name in there else f.lit(None))
-            .cast(dialect.native_type(c.type))
-            .alias(c.name)
-            for c in wanted.columns
-        ]
     )

@@ -3,7 +3,8 @@ statement of a lake table is one, and which that is `loading` decides."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.sql_session import SqlSession
@@ -34,3 +35,15 @@ class SparkSqlSession(SqlSession):
 
     def rollback(self) -> None:
         return
+
+
+@contextmanager
+def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """What runs in the session meanwhile has them; afterwards they are unset."""
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in settings:
+            spark.conf.unset(key)

@@ -29,6 +29,7 @@ from ematix_flow.backends.base import (
 )
 from ematix_flow.backends.lake.companion import is_companion, with_lifetime
 from ematix_flow.backends.lake.dialect import LakeDialect
+from ematix_flow.backends.lake.frames import conformed
 from ematix_flow.backends.lake.journal import LONG, Journal, open_journal
 from ematix_flow.backends.lake.loading import LakeLoad
 from ematix_flow.backends.lake.maintenance import Maintenance
@@ -359,8 +360,6 @@ def _own_session(started: SparkSession, conf: Mapping[str, str]) -> SparkSession
 
 
 def _staged_frame(spark: SparkSession, staging: LakeStaging, rows: StagedRows) -> DataFrame:
-    from ematix_flow.backends.lake.loading import conformed
-
     paths = staging.paths(rows.parts)
     if not paths:
         return conformed(spark, None, staging.table)

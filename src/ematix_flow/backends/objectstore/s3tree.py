@@ -14,8 +14,9 @@ from typing import BinaryIO
 
 from ematix_flow.backends.objectstore.places import is_hidden
 from ematix_flow.backends.objectstore.s3home import S3Home
-from ematix_flow.backends.objectstore.sourcefiles import Found, SourceFile, literal
+from ematix_flow.backends.objectstore.sourcefiles import Found, SourceFile
 from ematix_flow.backends.objectstore.trees import Entry, Managed, Parts, Tree
+from ematix_flow.backends.stores.folders import literal_path
 from ematix_flow.backends.stores.s3 import S3Object, S3Store
 from ematix_flow.errors import SourceFailed, TargetFailed
 
@@ -31,7 +32,7 @@ class S3SourceFile(SourceFile):
 
     @property
     def uri(self) -> str:
-        return literal(self.store.uri(self.path))
+        return literal_path(self.store.uri(self.path))
 
     def open(self) -> BinaryIO:
         with _reading():

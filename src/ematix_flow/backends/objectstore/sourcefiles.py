@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar
 
 from ematix_flow.backends.objectstore.places import is_hidden
+from ematix_flow.backends.stores.folders import literal_path
 from ematix_flow.errors import SourceFailed
 
 # the folders by which programs lay out what they write: 2026/11/15, 2026-11-15, 20261115T10
@@ -48,7 +49,7 @@ class LocalFile(SourceFile):
 
     @property
     def uri(self) -> str:
-        return literal(self.shown)
+        return literal_path(self.shown)
 
     def open(self) -> BinaryIO:
         return Path(self.shown).open("rb")
@@ -61,11 +62,6 @@ def local_file(path: Path, name: str | None = None) -> LocalFile:
     except OSError as error:
         raise cannot_look(path, error) from error
     return LocalFile(name or path.name, str(path), facts.st_size, facts.st_mtime_ns)
-
-
-def literal(path: str) -> str:
-    """A path in which nothing is a pattern."""
-    return re.sub(r"([\\\[\]{}*?^])", r"\\\1", path)
 
 
 def cannot_look(path: Path | str, error: OSError) -> SourceFailed:

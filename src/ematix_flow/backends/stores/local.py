@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -63,15 +62,15 @@ class LocalStore(Store):
     def create(self, path: str, text: str) -> None:
         place = self._path(path)
         place.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, aside = tempfile.mkstemp(prefix=".", dir=place.parent)
+        aside = place.with_name(f".{uuid.uuid4().hex}")
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            with aside.open("x", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
             os.link(aside, place)
         finally:
-            os.unlink(aside)
+            aside.unlink(missing_ok=True)
         _flush_entries(place.parent)
 
     def upload(self, local: Path, path: str) -> None:

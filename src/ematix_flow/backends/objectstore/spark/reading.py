@@ -13,8 +13,9 @@ from urllib.parse import unquote
 from ematix_flow.backends.objectstore.catalog import ReadableTable
 from ematix_flow.backends.objectstore.csvtypes import type_of_texts
 from ematix_flow.backends.objectstore.partitions import partition_columns, partition_values
-from ematix_flow.backends.objectstore.sourcefiles import SourceFile, literal
+from ematix_flow.backends.objectstore.sourcefiles import SourceFile
 from ematix_flow.backends.session_settings import session_settings
+from ematix_flow.backends.stores.folders import literal_path
 from ematix_flow.errors import SourceFailed
 
 if TYPE_CHECKING:
@@ -35,11 +36,11 @@ def load(
     with session_settings(spark, {_LISTED_BY_DRIVER: "1000000"}):
         if table.whole_folder and len(files) == len(table.files):
             if not table.nested:
-                return reader.load(literal(table.folder))
+                return reader.load(literal_path(table.folder))
             if not partition_columns(files[0].name):
-                return reader.option("recursiveFileLookup", True).load(literal(table.folder))
+                return reader.option("recursiveFileLookup", True).load(literal_path(table.folder))
         if table.others_come and len(files) == len(table.files) > _ASKED_FOR_ONE_BY_ONE:
-            frame = reader.load(literal(table.folder))
+            frame = reader.load(literal_path(table.folder))
             if _holds_exactly(frame, files):
                 return frame
         return reader.option("basePath", table.folder).load([file.uri for file in files])
