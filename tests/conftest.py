@@ -91,6 +91,7 @@ def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("EMATIX_FLOW_STATE", str(home / "state"))
     monkeypatch.setenv("EMATIX_FLOW_CACHE", CACHE)
+    monkeypatch.setenv("EMATIX_FLOW_CDS", "use")  # to make one for every set of jars would take minutes
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))  # Spark's workers get what a loaded module adds to it
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def read_delta(backend: Backend, table: TableSpec, spark: SparkSession) -> list[dict[str, Any]]:
     """All rows, by delta-rs; empty when there is no table. JSON is brought to one spelling.
 
-    What delta-rs does not read rightly (columns mapped to other names) is read by Spark.
+    What delta-rs does not read rightly (columns mapped to other names, or widened) is read by Spark.
     """
     from deltalake import DeltaTable
 
@@ -25,7 +25,7 @@ def read_delta(backend: Backend, table: TableSpec, spark: SparkSession) -> list[
     if not (folder / "_delta_log").is_dir():
         return []
     opened = DeltaTable(str(folder))
-    if "delta.columnMapping.mode" in opened.metadata().configuration:
+    if {"delta.columnMapping.mode", "delta.enableTypeWidening"} & set(opened.metadata().configuration):
         found = spark.read.format("delta").load(str(folder)).toArrow().select(table.column_names)
     else:
         found = opened.to_pyarrow_table(columns=list(table.column_names))

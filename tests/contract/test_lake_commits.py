@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ematix_flow import DeltaLocalConnection, faults
@@ -17,8 +18,11 @@ from ematix_flow.backends.base import Backend
 from ematix_flow.backends.lake.target import LakeTarget
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import PlanError, SchemaMismatch, TargetFailed
+from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.types import DataType
+from ematix_flow.spec.watermarks import SourceRange
 from ematix_flow.testing.contract_scd2 import DATED, dated, minute
+from ematix_flow.testing.evolution import EvolutionContract
 from ematix_flow.testing.loads import PIPELINE, TARGET, load_rows, new_load
 from ematix_flow.testing.matched_loads import load_matched, table_of
 from tests.lake_reading import read_delta
@@ -109,6 +113,7 @@ def test_a_table_within_another_or_with_columns_that_differ_in_case_is_refused(t
         target.inspect(shouted)
 
 
+@pytest.mark.long
 def test_a_history_that_was_deleted_by_hand_begins_anew_without_its_old_events(
     backend: Backend, target: LakeTarget, spark: SparkSession, folder: Path
 ) -> None:
@@ -191,3 +196,47 @@ def test_a_batch_that_changes_nothing_is_in_the_ledger_and_makes_no_version_of_t
     assert sorted(p.name for p in (folder / "_delta_log").glob("*.json")) == versions
     assert target.ledger(PIPELINE, TARGET)[0].batch_key == "slot:2"
     assert load_matched(target, SMALL, "merge", named((1, "a")), load={"batch_key": "slot:2"}).duplicate
+
+
+class Evolving(EvolutionContract):
+    """What Spark reads: delta-rs knows nothing of columns that were widened."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+
+    def read_rows(self, backend: Backend, table: TableSpec) -> list[dict[str, Any]]:
+        return read_delta(backend, table, self.spark)
+
+
+def test_columns_are_widened_and_keep_their_values(
+    backend: Backend, target: LakeTarget, spark: SparkSession
+) -> None:
+    Evolving(spark).test_types_are_widened_and_keep_their_values(backend, target)
+
+
+def test_a_table_that_is_moved_with_its_journal_goes_on_from_its_watermark(
+    target: LakeTarget, tmp_path: Path, spark: SparkSession
+) -> None:
+    label = f"lake:{DATED.label}"
+    reading = new_load(DATED, "append", range=SourceRange("at", None), batch_key=None)
+    load_rows(target, replace(reading, target=label), dated((1, "a", 1)))
+    moved = open_backend(DeltaLocalConnection(name="moved", path=str(tmp_path / "moved"))).target()
+    assert isinstance(moved, LakeTarget)
+    moved.use_spark(lambda: spark, as_they_are)
+    place = f"{DATED.schema}/{DATED.name}"
+    shutil.copytree(tmp_path / "lake" / place, tmp_path / "moved" / place)
+    mark = moved.watermark(PIPELINE, label, "at")
+    assert mark is not None
+    assert mark == target.watermark(PIPELINE, label, "at")
+
+
+def test_columns_that_differ_in_case_alone_are_refused_before_anything_is_read(target: LakeTarget) -> None:
+    twice = table_of("twice", {"id": DataType("big_int")}, {"ID": DataType("text")})
+    with pytest.raises(SchemaMismatch, match="differ in case alone"):
+        target.inspect(twice)
+
+
+def test_times_are_stored_as_every_reader_of_parquet_knows_them(target: LakeTarget, folder: Path) -> None:
+    load_rows(target, new_load(SMALL), named((1, "a")))
+    stored = pq.ParquetFile(next(folder.glob("*.parquet"))).schema
+    assert stored.column(stored.names.index("_loaded_at")).physical_type == "INT64"

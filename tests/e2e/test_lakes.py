@@ -18,6 +18,7 @@ from ematix_flow import (
     Date,
     DeltaLocalConnection,
     DuckDBConnection,
+    ObjectStoreLocalConnection,
     Pipeline,
     PostgresConnection,
     Target,
@@ -313,6 +314,22 @@ def test_a_source_is_read_as_of_a_version_or_a_time_and_a_wrong_one_is_told(lake
         reader(f"{new}99", "no_version").plan()
     with pytest.raises(SourceFailed, match=r"no Delta table 'sales.ordrs' .* Did you mean 'sales.orders'"):
         reader("SELECT * FROM sales.ordrs", "no_table").plan()
+
+
+def test_the_files_of_a_lake_table_are_not_taken_for_its_rows(lake: Path, shop: Path) -> None:
+    load("orders").sync()
+    files = ObjectStoreLocalConnection(name="files", path=str(lake.parent), format="parquet")
+    register_connection(files)
+
+    @ematix.pipeline(target=orders_table("copy"), source_connection="files", target_connection="lake")
+    def copied(conn: Any) -> str:
+        return f"SELECT {COLUMNS} FROM sales.orders"
+
+    with pytest.raises(SourceFailed, match=r"sales/orders is a Delta table") as refused:
+        copied.plan()
+    assert refused.value.next_step == "read it through a delta_local or delta_s3 connection"
+    with pytest.raises(SchemaMismatch, match="no partitions: _delta_log"):
+        load("orders", "files", target_connection="files").plan()
 
 
 def test_a_statement_after_a_load_is_refused_when_it_is_no_change_of_rows(lake: Path, shop: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 
 MODULE = """
 from ematix_flow import Annotated, BigInt, Text, ematix, pk

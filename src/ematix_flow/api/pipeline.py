@@ -140,21 +140,23 @@ class Pipeline:
     def maintain(
         self,
         *,
-        retain: dt.timedelta | None = None,
+        retain: dt.timedelta | str | None = None,
         zorder: Sequence[str] = (),
         force: bool = False,
         dry_run: bool = False,
     ) -> list[Maintained]:
         """Compact the lake tables it loads, and remove files that no version needs which is kept.
 
-        ``retain`` is how long a version is kept, 7 days unless told; less needs ``force``.
+        ``retain`` is how long a version is kept, as in ``"30d"``, 7 days unless told; less needs ``force``.
         """
         from ematix_flow.backends.upkeep import Upkeep
         from ematix_flow.graph.registry import use_registry
         from ematix_flow.schedule.context import spark_starter
         from ematix_flow.schedule.maintain import maintain_pipelines, require_lakes
+        from ematix_flow.spec.durations import parse_duration
 
-        upkeep = Upkeep(retain, names("zorder", zorder, None) or (), dry_run=dry_run, forced=force)
+        kept = parse_duration("retain=", retain) if isinstance(retain, str) else retain
+        upkeep = Upkeep(kept, names("zorder", zorder, None) or (), dry_run=dry_run, forced=force)
         with use_registry(self._registry):
             require_lakes([self._declared], spark_starter())
             outcomes = list(maintain_pipelines([self._declared], spark_starter(), upkeep))

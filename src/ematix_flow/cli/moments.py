@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 
 from ematix_flow.errors import UsageError
-
-_AGO = re.compile(r"(\d+)\s*(s|m|h|d|w)")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+from ematix_flow.spec.durations import duration_in
 
 
 def parse_since(text: str, now: dt.datetime) -> dt.datetime:
     """``90m``, ``2h``, ``7d``, or a date or time in ISO 8601; without a zone it is local."""
-    ago = _AGO.fullmatch(text.strip())
-    if ago:
-        return now - dt.timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    ago = duration_in(text)
+    if ago is not None:
+        return now - ago
     try:
         return dt.datetime.fromisoformat(text.strip().replace("Z", "+00:00")).astimezone()
     except ValueError:
         raise UsageError(
             f"--since {text!r} is no moment", next_step="write 90m, 2h, 7d, 2026-01-31 or 2026-01-31T08:00"
         ) from None
-
-
-def parse_duration(option: str, text: str) -> dt.timedelta:
-    """``90m``, ``36h``, ``7d``."""
-    found = _AGO.fullmatch(text.strip())
-    if found is None:
-        raise UsageError(f"{option} {text!r} is no duration", next_step="write 90m, 36h, 7d or 2w")
-    return dt.timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 def local(moment: dt.datetime | None) -> str:

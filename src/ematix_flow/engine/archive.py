@@ -28,7 +28,7 @@ from ematix_flow.engine.cache import cache_subfolder
 from ematix_flow.engine.java import JavaRuntime
 from ematix_flow.errors import ConfigError, did_you_mean
 
-MODES = ("auto", "sync", "off")
+MODES = ("auto", "sync", "use", "off")
 RECORD = "record:"
 TRAINING_SECONDS = 15 * 60
 _RETRY_SECONDS = 24 * 3600

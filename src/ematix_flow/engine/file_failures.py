@@ -9,6 +9,7 @@ from ematix_flow.errors import SourceFailed
 
 _FILE = re.compile(r"Encountered error while reading file (?:file:(?://)?)?(\S+?)\.?\s")
 _STEP = "mend the file, or move it away"
+_LOG_STEP = "restore it from a backup: without it the table loses what it tells of"
 _NOT_LOOKED_AT = "column {column!r}: {value} is no {kind}, which the lines were that were looked at"
 _LOOK_AT_ALL = "raise schema_infer_max_records in json_read_options=, or leave it out to look at all"
 _REASONS = (
@@ -70,7 +71,8 @@ _REASONS = (
     (
         re.compile(r"FileNotFoundException|does not exist"),
         "it is no longer there",
-        "it was removed while it was read: run it again",
+        "run it again; if it is still missing, restore it from a backup: something removed it behind the"
+        " table's back",
     ),
     (
         re.compile(
@@ -91,6 +93,7 @@ def of_a_file(said: str, cause: str) -> SourceFailed | None:
     for pattern, words, step in _REASONS:
         reason = pattern.search(said)
         if reason is not None:
+            step = _LOG_STEP if "/_delta_log/" in file else step
             return SourceFailed(
                 f"cannot read {file}: {words.format(*reason.groups(), **reason.groupdict())}", next_step=step
             )

@@ -13,6 +13,7 @@ from ematix_flow.backends.base import (
     Query,
     SourceColumn,
     SparkSource,
+    SparkTarget,
 )
 from ematix_flow.backends.computed_table import computed_name, select_computed
 from ematix_flow.backends.relational import RelationalTarget
@@ -208,7 +209,7 @@ def _plan_target(
                     together=target.partition_by if capabilities.file_bytes else (),
                 )
             )
-        stages += [PrepareTable(changes), ApplyRows()]
+        stages += [PrepareTable(changes), ApplyRows(by_commit=isinstance(sink, SparkTarget))]
     return TargetPlan(
         target,
         table,

@@ -129,6 +129,10 @@ class DeltaFormat(LakeFormat):
         empty = conformed(spark, None, table).write.format("delta").mode("ignore")
         empty.options(**_properties(table)).partitionBy(*partition_by).save(self._uri(table))
 
+    def allow_widening(self, spark: SparkSession, table: TableSpec) -> None:
+        name = self._dialect.render(self.table(table))
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+
     # -------------------------------------------------------------- commits
 
     def append(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:

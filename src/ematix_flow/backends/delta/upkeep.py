@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from ematix_flow.backends.delta.log import LOG
 from ematix_flow.backends.lake.journal import FOLDER
+from ematix_flow.backends.lake.session import with_settings
 from ematix_flow.backends.lake.table import Compacted
 from ematix_flow.backends.query_tables import quoted
 from ematix_flow.backends.stores.base import Store
@@ -39,7 +39,7 @@ class DeltaUpkeep:
 
     def compact(self, zorder: Sequence[str]) -> Compacted:
         order = f" ZORDER BY ({', '.join(quoted(column) for column in zorder)})" if zorder else ""
-        with _set(self._spark, _OPTIMIZE):
+        with with_settings(self._spark, _OPTIMIZE):
             metrics = self._spark.sql(f"OPTIMIZE {self._name}{order}").collect()[0]["metrics"]
         added, removed = metrics["filesAdded"], metrics["filesRemoved"]
         after = self._newest()
@@ -59,12 +59,12 @@ class DeltaUpkeep:
 
     def clean(self, retain: dt.timedelta | None) -> Size:
         before = self._all()
-        with _set(self._spark, self._vacuum_conf(retain)):
+        with with_settings(self._spark, self._vacuum_conf(retain)):
             self._spark.sql(self._vacuum(retain))
         return before - self._all()
 
     def would_clean(self, retain: dt.timedelta | None) -> Size:
-        with _set(self._spark, self._vacuum_conf(retain)):
+        with with_settings(self._spark, self._vacuum_conf(retain)):
             found = self._spark.sql(f"{self._vacuum(retain)} DRY RUN").collect()
         sizes = dict(self._data_files())
         gone = [sizes[path] for row in found if (path := self._below(row["path"])) in sizes]
@@ -97,18 +97,3 @@ class DeltaUpkeep:
         """The path of a file relative to the table's folder."""
         inside = f"/{self._folder}/"
         return unquote(uri).rpartition(inside)[2] if inside in unquote(uri) else uri
-
-
-@contextmanager
-def _set(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    before = {key: spark.conf.get(key, None) for key in conf}
-    for key, value in conf.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, known in before.items():
-            if known is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, known)

@@ -39,11 +39,15 @@ class SparkSqlSession(SqlSession):
 
 @contextmanager
 def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """What runs in the session meanwhile has them; afterwards they are unset."""
+    """What runs in the session meanwhile has them; afterwards they are as before."""
+    before = {key: spark.conf.get(key, None) for key in settings}
     for key, value in settings.items():
         spark.conf.set(key, value)
     try:
         yield
     finally:
-        for key in settings:
-            spark.conf.unset(key)
+        for key, known in before.items():
+            if known is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, known)

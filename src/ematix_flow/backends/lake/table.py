@@ -90,6 +90,10 @@ class LakeFormat(ABC):
         """Make the table that `create_sql` tells of, unless it is there. Our journal lies there already."""
         spark.sql(self.create_sql(table, partition_by))
 
+    def allow_widening(self, spark: SparkSession, table: TableSpec) -> None:
+        """Called before a column of the table gets a wider type."""
+        return
+
     @abstractmethod
     def append(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
         """Add rows in one commit."""

@@ -105,6 +105,7 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
 
     def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
         self.name_table(table)
+        _require_names_apart(table)
         snapshot = self._format.snapshot(self.spark(), table)
         if snapshot is not None:
             return self._live(table, snapshot)
@@ -174,6 +175,8 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
         return stored, [name for name in self._partition_by if name in table.column_names]
 
     def make_change(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:
+        if change.action == "widen_column":
+            self._format.allow_widening(self.spark(), table)
         if change.action != "create_table":
             session.execute(change.sql)
             return
@@ -237,8 +240,9 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
     def _remembered(self, pipeline: str, target: str) -> TableSpec | None:
         note = self._note_of(pipeline, target)
         names = [name for name in self.store.names(note) if name.isdigit()]  # a crash leaves others
-        if not names:
-            return None
+        if not names:  # it may have been brought here with its journal: the target's label names it
+            schema, _, name = target.partition(":")[2].rpartition(".")
+            return TableSpec(schema, name, _NO_COLUMNS) if name else None
         found = json.loads(self.store.read(f"{note}/{names[-1]}"))
         return TableSpec(found["schema"], found["name"], _NO_COLUMNS)
 
@@ -364,6 +368,18 @@ def _staged_frame(spark: SparkSession, staging: LakeStaging, rows: StagedRows) -
     if not paths:
         return conformed(spark, None, staging.table)
     return conformed(spark, spark.read.parquet(*map(literal_path, paths)), staging.table)
+
+
+def _require_names_apart(table: TableSpec) -> None:
+    names = {name.lower(): name for name in table.column_names}
+    twice = [name for name in table.column_names if names[name.lower()] != name]
+    if twice:
+        raise SchemaMismatch(
+            f"columns {twice[0]!r} and {names[twice[0].lower()]!r} of {table.label} differ in case alone, "
+            "and Spark takes both for one",
+            where=table.where,
+            next_step="give one of them another name",
+        )
 
 
 def _ours(staging: Staging) -> LakeStaging:

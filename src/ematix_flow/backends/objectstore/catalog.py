@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ematix_flow.backends.objectstore.places import is_hidden
+from ematix_flow.backends.objectstore.places import DELTA_LOG, is_hidden
 from ematix_flow.backends.objectstore.sourcefiles import SourceFile, cannot_look, is_dated
 from ematix_flow.backends.objectstore.tablestate import TableState
 from ematix_flow.backends.objectstore.trees import Entry, Parts, Tree
@@ -146,6 +146,7 @@ class FilesCatalog:
                 whole_folder=ours.exact,
                 others_come=not ours.exact,
             )
+        self._require_no_lake(folder, parts)
         found = self._tree.look_into(parts, self._belongs)
         self._require_format(folder, found.files)
         if not found.files:
@@ -158,6 +159,22 @@ class FilesCatalog:
         return is_dated(name) or format_from_path(name) == self._format
 
     # -------------------------------------------------------------- what is not there
+
+    def _require_no_lake(self, folder: str, parts: Parts) -> None:
+        """The files of a lake table are not its rows: those of earlier versions lie among them."""
+        folders = {entry.name for entry in self._tree.entries(parts) if entry.is_folder}
+        if DELTA_LOG in folders:
+            raise SourceFailed(
+                f"{folder} is a Delta table, and its files hold rows that it has no more",
+                next_step="read it through a delta_local or delta_s3 connection",
+            )
+        if "metadata" in folders:
+            files = self._tree.entries((*parts, "metadata"))
+            if any(entry.name.endswith(".metadata.json") for entry in files):
+                raise SourceFailed(
+                    f"{folder} is an Iceberg table, and its files hold rows that it has no more",
+                    next_step="read it through an iceberg connection",
+                )
 
     def _require_format(self, folder: str, files: Sequence[SourceFile]) -> None:
         for file in files:

@@ -21,6 +21,7 @@ from ematix_flow.errors import PlanError
 from ematix_flow.spec.connections import format_from_path
 from ematix_flow.spec.tables import TableSpec
 
+DELTA_LOG = "_delta_log"  # of a table whose files are not for readers of files
 HIDDEN = ".ematix_flow"
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
@@ -126,10 +127,15 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
+def is_other(folder: str) -> bool:
+    """Whether a folder in that of a table is no partition: a load of files has no business there."""
+    return folder == DELTA_LOG or ("=" not in folder and not is_hidden(folder))
+
+
 def other_folders(folder: Path) -> list[str]:
     """Folders in a folder that are no partitions: tables or anything else, never rows of this one."""
     with os.scandir(folder) as entries:
-        return sorted(e.name for e in entries if not is_hidden(e.name) and e.is_dir() and "=" not in e.name)
+        return sorted(e.name for e in entries if e.is_dir() and is_other(e.name))
 
 
 def foreign_format(files: list[DataFile], format: str) -> DataFile | None:

@@ -21,7 +21,7 @@ from ematix_flow import faults
 from ematix_flow.backends.base import LedgerEntry
 from ematix_flow.backends.objectstore import tablestate
 from ematix_flow.backends.objectstore.homes import TableHome, Version
-from ematix_flow.backends.objectstore.places import HIDDEN, DataFile, is_hidden, stem
+from ematix_flow.backends.objectstore.places import HIDDEN, DataFile, is_hidden, is_other, stem
 from ematix_flow.backends.objectstore.s3staging import S3Path
 from ematix_flow.backends.objectstore.tablestate import (
     TableState,
@@ -125,7 +125,7 @@ class S3Home(TableHome):
 
     def users_folders(self) -> list[str]:
         below = (path.split("/")[0] for path, _ in self.store.files_below(self.name) if "/" in path)
-        return sorted({folder for folder in below if "=" not in folder and not is_hidden(folder)})
+        return sorted({folder for folder in below if is_other(folder)})
 
     def as_version(self, state: TableState) -> S3Version:
         return S3Version(0, state)

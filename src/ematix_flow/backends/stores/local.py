@@ -115,7 +115,11 @@ class LocalStore(Store):
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             self.check()
-            raise CannotConnect(f"cannot make the folder {folder}: {error.strerror or error}") from error
+            raise CannotConnect(
+                f"cannot make the folder {folder}: {error.strerror or error}",
+                state="nothing was touched",
+                next_step="give this user the right to write there, or name another path in the connection",
+            ) from error
         return folder
 
     def check(self) -> str:

@@ -9,11 +9,11 @@ import typer
 
 from ematix_flow.cli.failures import show
 from ematix_flow.cli.group import new_app
-from ematix_flow.cli.moments import parse_duration
 from ematix_flow.cli.options import AllOption, EngineOption, ModuleOption, NamesArgument, OutputOption
 from ematix_flow.cli.output import Column, count, size, write_json, write_table
 from ematix_flow.cli.project import chosen_pipelines, load_project
 from ematix_flow.cli.terminal import say
+from ematix_flow.spec.durations import parse_duration
 
 if TYPE_CHECKING:
     from ematix_flow.backends.upkeep import Maintained
