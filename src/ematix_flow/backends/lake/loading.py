@@ -189,7 +189,9 @@ class LakeLoad:
         faults.point("apply.rows_written")
         self._journal.store.require_held()
         faults.point("apply.before_commit")
-        if not changes.is_empty:  # else the entry's mark alone says that the batch was here
+        if changes.is_empty:  # the entry's mark alone says that the batch was here
+            self._journal.settle(commit, self._entry(computed), applied.watermark)
+        else:
             self._write(changes, commit)
             self._require_commit(commit)
         faults.point("apply.after_commit")
