@@ -64,13 +64,16 @@ _HINTS = (
 def translate(error: BaseException, *, what: str, source: bool = False) -> errors.FlowError:
     """What ``what`` failed of. With ``source`` a wrong query is the source's fault, not Spark's.
 
-    An interrupt is no failure: it is raised again, also when PySpark, cleaning up behind it, lost it.
+    An interrupt is no failure: it is raised again, also when PySpark, cleaning up behind it, met the
+    connection that it had broken.
     """
     if isinstance(error, errors.FlowError):
         return error
-    if was_interrupted(error):
-        raise KeyboardInterrupt from error
+    if isinstance(error, KeyboardInterrupt):
+        raise error
     if _is_gateway_gone(error):
+        if was_interrupted(error):
+            raise KeyboardInterrupt from error
         return _gone(what)
     if not _is_sparks(error):
         return errors.LoadError(f"{what} failed: {_python_line(error)}")

@@ -56,9 +56,12 @@ def restore_interrupts() -> None:
     _pending.clear()
 
 
-def was_interrupted(error: BaseException) -> bool:
-    """Whether Ctrl-C is what it came from: what cleans up behind one may fail in turn, and hide it."""
-    seen: list[BaseException] = []
+def was_interrupted(error: BaseException, before: BaseException | None = None) -> bool:
+    """Whether Ctrl-C is what it came from: what cleans up behind one may fail in turn, and hide it.
+
+    ``before`` is an error that was being handled when the work began: it and its causes do not count.
+    """
+    seen: list[BaseException | None] = [before]
     cause: BaseException | None = error
     while cause is not None and cause not in seen:  # one error, raised twice, may be its own cause
         if isinstance(cause, KeyboardInterrupt):

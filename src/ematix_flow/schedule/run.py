@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -118,6 +119,7 @@ def open_world(spark: StartSpark) -> World:
 
 def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt) -> RunResult:
     spec, run_id = declared.spec, attempt.run_id
+    before = sys.exc_info()[1]  # a caller may be at work on an error of its own
     context.run_log.start(_record(spec, context, attempt))
     try:
         result, batch = _locked_run(declared, context, attempt)
@@ -127,7 +129,7 @@ def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt)
         context.run_log.finish(str(run_id), "skipped", error=error)
         raise error.at(spec.where) from None
     except Exception as error:
-        if was_interrupted(error):
+        if was_interrupted(error, before):
             raise _cancelled(spec, context, run_id) from None
         if isinstance(error, FlowError):
             error.at(spec.where)

@@ -200,6 +200,17 @@ def test_ctrl_c_in_a_run_ends_with_130_and_is_recorded(flow, shop):
     assert flow("runs", "list", "-o", "json").json[0]["status"] == "cancelled"
 
 
+def test_a_run_that_fails_while_a_caller_cleans_up_behind_ctrl_c_is_no_interrupt(flow, shop):
+    (shop / "fails.py").write_text(SHOP.replace("FROM orders", "FROM nowhere"))
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        failed = flow("run", "orders", "-m", "fails")
+    assert failed.code == 1, failed.err
+    assert "nowhere" in failed.err
+    assert flow("runs", "list", "-o", "json").json[0]["status"] == "failed"
+
+
 def test_ctrl_c_is_told_as_such_when_cleaning_up_behind_it_fails(flow, shop):
     hidden = "\n    try:\n        raise KeyboardInterrupt\n    finally:\n        raise OSError('gone')"
     (shop / "stops.py").write_text(SHOP.replace('\n    return "SELECT order_id', hidden + '\n    return "S'))
