@@ -36,7 +36,6 @@ class TestIceberg(LakeContract):
             "test_truncate_replaces_every_row",
             "test_a_crash_at_any_commit_point_leaves_before_or_after_and_the_ledger_agrees[truncate]",
             "test_a_new_nullable_column_can_be_added",
-            "test_a_late_event_splits_the_version_it_falls_into[staged]",
             "test_merge_inserts_updates_and_leaves_the_rest_untouched[staged]",
             "test_a_merge_that_crashes_at_any_commit_point_leaves_before_or_after[soft]",
         }

@@ -18,7 +18,7 @@ from ematix_flow.backends.base import Backend
 from ematix_flow.backends.lake.target import LakeTarget
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import PlanError, SchemaMismatch, TargetFailed
-from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange
 from ematix_flow.testing.contract_scd2 import DATED, dated, minute
@@ -212,6 +212,19 @@ def test_columns_are_widened_and_keep_their_values(
     backend: Backend, target: LakeTarget, spark: SparkSession
 ) -> None:
     Evolving(spark).test_types_are_widened_and_keep_their_values(backend, target)
+
+
+def test_a_history_gets_a_column_whose_name_the_files_cannot_have(
+    backend: Backend, target: LakeTarget, spark: SparkSession
+) -> None:
+    later = ColumnSpec("added later", DataType("text"), nullable=True)
+    wider = replace(DATED, columns=(*DATED.columns, later))
+    load_matched(target, DATED, "scd2", dated((1, "a", 1)), event="at")
+    for batch, name in (("2", "b"), ("3", "c")):
+        rows = [{**row, later.name: f"={name}"} for row in dated((1, name, int(batch)))]
+        load_matched(target, wider, "scd2", rows, event="at", load={"batch_key": batch})
+    found = {row["name"]: row[later.name] for row in read_delta(backend, wider, spark)}
+    assert found == {"a": None, "b": "=b", "c": "=c"}
 
 
 def test_a_table_that_is_moved_with_its_journal_goes_on_from_its_watermark(

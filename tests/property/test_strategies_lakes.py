@@ -62,7 +62,7 @@ class TestDelta:
     def test_merge(self, delta: Database, scenario: Scenario) -> None:
         delta.check(scenario)
 
-    @examples(3)
+    @examples(2)
     @given(scenarios(("versions", "events"), ()))
     def test_scd2(self, delta: Database, scenario: Scenario) -> None:
         delta.check(scenario)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -120,18 +120,22 @@ class DeltaFormat(LakeFormat):
         sql = f"CREATE TABLE IF NOT EXISTS {name} (\n  " + ",\n  ".join(lines) + "\n) USING delta"
         if partition_by:
             sql += f" PARTITIONED BY ({', '.join(self._dialect.quote(n) for n in partition_by)})"
-        for key, value in _properties(table).items():
+        for key, value in _properties(table.column_names).items():
             sql += f" TBLPROPERTIES ('{key}' = '{value}')"
         return sql
 
     def create(self, spark: SparkSession, table: TableSpec, partition_by: Sequence[str]) -> None:
         # the statement takes a folder in which anything lies, our journal for one, for a table that is there
         empty = conformed(spark, None, table).write.format("delta").mode("ignore")
-        empty.options(**_properties(table)).partitionBy(*partition_by).save(self._uri(table))
+        empty.options(**_properties(table.column_names)).partitionBy(*partition_by).save(self._uri(table))
 
-    def allow_widening(self, spark: SparkSession, table: TableSpec) -> None:
+    def prepare(self, spark: SparkSession, table: TableSpec, action: str, column: str) -> None:
+        wanted = {"delta.enableTypeWidening": "true"} if action == "widen_column" else _properties([column])
         name = self._dialect.render(self.table(table))
-        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+        there = spark.sql(f"DESCRIBE DETAIL {name}").select("properties").collect()[0][0] if wanted else {}
+        for key, value in wanted.items():
+            if there.get(key) != value:
+                spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{key}' = '{value}')")
 
     # -------------------------------------------------------------- commits
 
@@ -191,8 +195,8 @@ class DeltaFormat(LakeFormat):
         return DeltaUpkeep(spark, self._store, "/".join(table_folder(table)), name)
 
 
-def _properties(table: TableSpec) -> dict[str, str]:
-    mapped = any(_UNMAPPED.search(item.name) for item in table.columns)
+def _properties(columns: Iterable[str]) -> dict[str, str]:
+    mapped = any(_UNMAPPED.search(name) for name in columns)
     return {"delta.columnMapping.mode": "name"} if mapped else {}
 
 

@@ -90,8 +90,8 @@ class LakeFormat(ABC):
         """Make the table that `create_sql` tells of, unless it is there. Our journal lies there already."""
         spark.sql(self.create_sql(table, partition_by))
 
-    def allow_widening(self, spark: SparkSession, table: TableSpec) -> None:
-        """Called before a column of the table gets a wider type."""
+    def prepare(self, spark: SparkSession, table: TableSpec, action: str, column: str) -> None:
+        """Called before a column of the table is added or gets a wider type."""
         return
 
     @abstractmethod

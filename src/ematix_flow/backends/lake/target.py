@@ -175,15 +175,16 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
         return stored, [name for name in self._partition_by if name in table.column_names]
 
     def make_change(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:
-        if change.action == "widen_column":
-            self._format.allow_widening(self.spark(), table)
-        if change.action != "create_table":
-            session.execute(change.sql)
-            return
         companion = table.companion()
         specs = [table.with_load_columns(), *([companion] if companion is not None else [])]
-        (made,) = [spec for spec in specs if spec.label == change.subject]
-        self._format.create(self.spark(), *self._stored(made))
+        (meant,) = [spec for spec in specs if f"{change.subject}.".startswith(f"{spec.label}.")]
+        if change.action == "create_table":
+            self._format.create(self.spark(), *self._stored(meant))
+            return
+        if change.action in ("add_column", "widen_column"):
+            column = change.subject.removeprefix(f"{meant.label}.")
+            self._format.prepare(self.spark(), meant, change.action, column)
+        session.execute(change.sql)
 
     def alterations(self, session: SqlSession, diff: TableDiff) -> list[TableChange]:
         """Keys are no business of a lake."""
