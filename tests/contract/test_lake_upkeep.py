@@ -94,6 +94,14 @@ def test_small_files_become_one_and_those_that_nobody_needs_go(
 
 
 @delta_first
+def test_a_column_that_divides_the_files_cannot_bring_rows_together(target: LakeTarget) -> None:
+    target.divided(("name",))
+    add(target, 1)
+    with pytest.raises(UsageError, match="'name' divides the files"):
+        target.maintain(SMALL, Upkeep(zorder=("id", "name")))
+
+
+@delta_first
 def test_events_that_count_no_more_go_from_beside_a_history_which_stays_exact(
     backend: Backend, target: LakeTarget
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from ematix_flow import faults
 from ematix_flow.backends.objectstore.s3backend import S3FilesBackend
+from ematix_flow.backends.stores import s3_client
 from ematix_flow.errors import CannotConnect, SourceFailed
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -51,6 +52,14 @@ def query(spark: SparkSession, backend: S3FilesBackend, sql: str) -> list[dict[s
         own.conf.set(key, value)
     found: list[dict[str, Any]] = backend.source().frame(own, sql).toArrow().to_pylist()
     return found
+
+
+def test_a_server_that_is_away_cannot_be_reached(
+    spark: SparkSession, lake: S3Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_client, "ATTEMPTS", 2)
+    with pytest.raises(CannotConnect, match="cannot reach the S3 server"):
+        query(spark, lake.backend(endpoint="http://127.0.0.1:1"), "SELECT * FROM orders")
 
 
 def put(lake: S3Lake, path: str, body: bytes) -> None:

@@ -406,4 +406,4 @@ class Backend(ABC):
         """Column names and at most ``limit`` rows: for the ``conn`` that a pipeline's function gets."""
         from ematix_flow.errors import Unsupported
 
-        raise Unsupported(f"a {self.kind} connection cannot be queried from a pipeline's function")
+        raise Unsupported(f"a connection of kind {self.kind!r} cannot be queried from a pipeline's function")

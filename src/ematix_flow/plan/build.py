@@ -142,7 +142,7 @@ def _plan_target(
     capabilities = backend.capabilities
     if target.mode not in capabilities.strategies:
         raise Unsupported(
-            f"mode {target.mode!r} cannot be used with a {backend.kind} target yet",
+            f"mode {target.mode!r} cannot be used with a target of kind {backend.kind!r}",
             next_step=f"modes of {backend.kind}: {', '.join(sorted(capabilities.strategies))}",
         )
     table, matching = resolve_matching(spec, target, target.table or _inferred_table(target, source.columns))

@@ -199,6 +199,8 @@ def test_a_format_is_given_or_follows_from_the_path(given: dict[str, str], forma
         ),
         (ObjectStoreS3Connection, {"bucket": "b", "access_key_id": "k"}, "without secret_access_key"),
         (ObjectStoreS3Connection, {"bucket": "b", "endpoint": "minio:9000"}, "endpoint needs http://"),
+        (DeltaS3Connection, {"bucket": "b", "endpoint": "ftp://minio:9000"}, "endpoint needs http://"),
+        (DeltaS3Connection, {"bucket": "s3://b/lake"}, "'s3://b/lake' cannot be the name of a bucket"),
         (DeltaS3Connection, {"bucket": "b", "path_style": "maybe"}, "path_style must be true or false"),
         (IcebergConnection, {"catalog_type": "hadoop"}, "needs warehouse"),
         (KafkaConnection, {}, "needs bootstrap_servers"),

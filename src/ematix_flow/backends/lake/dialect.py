@@ -13,11 +13,12 @@ from typing import Any
 
 from sqlglot import exp
 
-from ematix_flow.backends.lake import types
 from ematix_flow.backends.lake.hashing import row_hash
+from ematix_flow.backends.lake.types import canonical_type
 from ematix_flow.backends.sql_session import SqlDialect
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.functions.spark import SparkFunctions
 from ematix_flow.strategies.row_hash import Columns
 from ematix_flow.strategies.sql import filled, identifier
 
@@ -45,10 +46,10 @@ class LakeDialect(SqlDialect):
         return exp.Table(this=identifier(name), db=identifier(schema) if schema else None)
 
     def native_type(self, data_type: DataType) -> str:
-        return types.native_type(data_type)
+        return SparkFunctions().type_name(data_type)
 
     def canonical_type(self, native: str) -> DataType | None:
-        return types.canonical_type(native)
+        return canonical_type(native)
 
     def literal(self, value: Any, data_type: DataType) -> exp.Expr:
         if value is None:
@@ -87,7 +88,7 @@ class LakeDialect(SqlDialect):
         return self._cast(value, item.type)
 
     def _cast(self, value: exp.Expr, data_type: DataType) -> exp.Expr:
-        return exp.cast(value, types.native_type(data_type), dialect=self.name)
+        return exp.cast(value, SparkFunctions().type_name(data_type), dialect=self.name)
 
 
 def _text(value: Any) -> str:

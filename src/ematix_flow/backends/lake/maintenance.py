@@ -83,6 +83,13 @@ class Maintenance:
                     f"{name!r} is no column of {self.table.label}.{did_you_mean(name, known)}",
                     state="nothing was touched",
                 )
+        for name in self.format.partitions(self.spark, self.table) if self.upkeep.zorder else ():
+            if name in self.upkeep.zorder:
+                raise UsageError(
+                    f"{name!r} divides the files of {self.table.label}: each has one value of it",
+                    state="nothing was touched",
+                    next_step="leave it out of the columns to bring rows together by",
+                )
 
     def _compact(self, spec: TableSpec) -> Compacted:
         zorder = self.upkeep.zorder if spec is self.table else ()

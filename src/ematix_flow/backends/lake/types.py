@@ -1,4 +1,4 @@
-"""The canonical types as Spark's own, for tables that Spark writes."""
+"""What Spark's names of types mean; the other way round it is `SparkFunctions.type_name`."""
 
 from __future__ import annotations
 
@@ -6,23 +6,6 @@ import re
 
 from ematix_flow.spec.types import DataType
 
-_NATIVE = {
-    "small_int": "SMALLINT",
-    "integer": "INT",
-    "big_int": "BIGINT",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "boolean": "BOOLEAN",
-    "text": "STRING",
-    "string": "STRING",
-    "date": "DATE",
-    "timestamp": "TIMESTAMP_NTZ",
-    "timestamp_tz": "TIMESTAMP",
-    "json": "STRING",
-    "jsonb": "STRING",
-    "uuid": "STRING",
-    "bytes": "BINARY",
-}
 _CANONICAL = {
     "TINYINT": "small_int",
     "SMALLINT": "small_int",
@@ -37,12 +20,6 @@ _CANONICAL = {
     "TIMESTAMP": "timestamp_tz",
     "BINARY": "bytes",
 }
-
-
-def native_type(data_type: DataType) -> str:
-    if data_type.kind == "numeric":
-        return f"DECIMAL({data_type.precision},{data_type.scale})"
-    return _NATIVE[data_type.kind]
 
 
 def canonical_type(native: str) -> DataType | None:

@@ -52,6 +52,7 @@ class S3Tree(Tree):
         return self._store.uri("/".join(parts))
 
     def root_file(self) -> tuple[SourceFile, str] | None:
+        self._store.reach()  # the first that is asked of it
         above = self._store.above()
         if above is None:
             return None

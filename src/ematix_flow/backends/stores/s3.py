@@ -335,9 +335,13 @@ class S3Store(Store):
 
     # -------------------------------------------------------------- reaching it
 
-    def check(self) -> str:
+    def reach(self) -> None:
+        """CannotConnect when the server is away, or has no such bucket for us."""
         with understood(self.connection, "to list the bucket", reaching=True):
             self._client.list_objects_v2(**self._bucket(), Prefix=self._prefix(""), MaxKeys=1)
+
+    def check(self) -> str:
+        self.reach()
         shown = f"s3://{self.connection.bucket}/{self.root}".rstrip("/")
         where = endpoint_of(self.connection)
         shown += f" on {where}" if where else ""

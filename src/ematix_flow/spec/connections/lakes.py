@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,6 +12,11 @@ from ematix_flow.spec.connections.base import Connection, Properties, decoded
 from ematix_flow.spec.connections.formats import FORMAT_ALIASES, FORMATS, format_from_path
 from ematix_flow.spec.connections.references import has_reference
 from ematix_flow.spec.connections.urls import UrlPieces
+
+_WEB = re.compile(r"https?://.", re.IGNORECASE)
+_BUCKET = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}|arn:\S+"
+)  # an access point has a name of the second kind
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -66,8 +72,13 @@ class S3Connection(Connection):
             raise self._wrong("give profile or access keys, not both")
         if self.anonymous and (self.profile or self.access_key_id):
             raise self._wrong("give anonymous or credentials, not both")
-        if self.endpoint and not has_reference(self.endpoint) and "://" not in self.endpoint:
+        if self.endpoint and not has_reference(self.endpoint) and not _WEB.match(self.endpoint):
             raise self._wrong("endpoint needs http:// or https://", next_step='write  endpoint = "https://…"')
+        if self.bucket and not has_reference(self.bucket) and not _BUCKET.fullmatch(self.bucket):
+            raise self._wrong(
+                f"{self.bucket!r} cannot be the name of a bucket",
+                next_step='write the name alone:  bucket = "my-bucket", and the rest as  prefix = "…"',
+            )
 
     @property
     def uses_path_style(self) -> bool:

@@ -30,22 +30,12 @@ from ematix_flow.backends.session_settings import session_settings
 from ematix_flow.spec.files import CsvReading, JsonReading
 from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.strategies.functions.spark import SparkFunctions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-_TYPES = {
-    "small_int": "SMALLINT",
-    "integer": "INT",
-    "big_int": "BIGINT",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "boolean": "BOOLEAN",
-    "date": "DATE",
-    "timestamp": "TIMESTAMP_NTZ",
-    "timestamp_tz": "TIMESTAMP",
-    "bytes": "BINARY",
-}
+_SPARK = SparkFunctions()
 _FORMATS = {"parquet": "parquet", "csv": "csv", "json_lines": "json", "orc": "orc"}
 _AS_FOUND = FileOptions()
 _OURS = re.compile(r"(^|/)part-[0-9a-f]{14}-[^/]*$")  # how we name a file
@@ -196,9 +186,7 @@ def _stored_type(column: ColumnSpec, format: str) -> str:
         return "STRING"
     if format == "orc" and kind == "timestamp":
         return "TIMESTAMP"
-    if kind == "numeric":
-        return f"DECIMAL({column.type.precision},{column.type.scale})"
-    return _TYPES.get(kind, "STRING")
+    return _SPARK.type_name(column.type)
 
 
 def _of_adopted(column: ColumnSpec, there: Mapping[str, str]) -> str:
