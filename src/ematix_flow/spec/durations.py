@@ -12,9 +12,12 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 
 def duration_in(text: str) -> dt.timedelta | None:
-    """None when it is no duration."""
+    """None when it is no duration, or one that no calendar holds."""
     found = _DURATION.fullmatch(text.strip())
-    return dt.timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else None
+    try:
+        return dt.timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else None
+    except (OverflowError, ValueError):
+        return None
 
 
 def parse_duration(option: str, text: str) -> dt.timedelta:
