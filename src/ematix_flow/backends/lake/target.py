@@ -175,13 +175,13 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
         return stored, [name for name in self._partition_by if name in table.column_names]
 
     def make_change(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:
-        companion = table.companion()
-        specs = [table.with_load_columns(), *([companion] if companion is not None else [])]
-        (meant,) = [spec for spec in specs if f"{change.subject}.".startswith(f"{spec.label}.")]
-        if change.action == "create_table":
-            self._format.create(self.spark(), *self._stored(meant))
-            return
-        if change.action in ("add_column", "widen_column"):
+        if change.action in ("create_table", "add_column", "widen_column"):
+            companion = table.companion()
+            specs = [table.with_load_columns(), *([companion] if companion is not None else [])]
+            (meant,) = [spec for spec in specs if f"{change.subject}.".startswith(f"{spec.label}.")]
+            if change.action == "create_table":
+                self._format.create(self.spark(), *self._stored(meant))
+                return
             column = change.subject.removeprefix(f"{meant.label}.")
             self._format.prepare(self.spark(), meant, change.action, column)
         session.execute(change.sql)
