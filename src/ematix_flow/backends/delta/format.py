@@ -43,6 +43,7 @@ _CONFLICTS = (
     "io.delta.exceptions.Concurrent",
 )
 _LOOKED_AT = 30  # the newest commits are looked at in the log itself, older ones by its history
+_NUMBER = re.compile(rf'"txn":\{{"appId":"{_APPLICATION}","version":(\d+)')
 _WRITE = "spark.databricks.delta.write"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _UNMAPPED = re.compile(r"[ ,;{}()\n\t=]")  # Delta keeps such names only apart from the files' own
@@ -171,6 +172,14 @@ class DeltaFormat(LakeFormat):
             return False
         history = spark.sql(f"DESCRIBE HISTORY {self._dialect.render(self.table(table))}")
         return history.where(history["userMetadata"] == token).limit(1).count() > 0
+
+    def newest_load(self, spark: SparkSession, table: TableSpec) -> int:
+        folder = "/".join(table_folder(table))
+        for version in reversed(self._versions(table)[-_LOOKED_AT:]):
+            found = _NUMBER.search(self._store.read(f"{folder}/{LOG}/{version:020d}.json"))
+            if found:
+                return int(found[1])
+        return 0
 
     def is_conflict(self, error: Exception) -> bool:
         told = str(error)

@@ -129,6 +129,10 @@ class IcebergFormat(LakeFormat):
         snapshots = spark.table(f"{self._name(table)}.snapshots")
         return snapshots.where(snapshots["summary"][_TOKEN] == token).limit(1).count() > 0
 
+    def newest_load(self, spark: SparkSession, table: TableSpec) -> int:
+        number = f"max(CAST(summary['{_NUMBER}'] AS BIGINT))"
+        return int(spark.table(f"{self._name(table)}.snapshots").selectExpr(number).collect()[0][0] or 0)
+
     def is_conflict(self, error: Exception) -> bool:
         told = f"{error}\n{getattr(error, '_stackTrace', None) or getattr(error, '_stacktrace', None) or ''}"
         return _UNKNOWN not in told and _OVERTAKEN.search(told) is not None

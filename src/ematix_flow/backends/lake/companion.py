@@ -14,6 +14,7 @@ from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.frames import conformed
 from ematix_flow.backends.lake.journal import Commit, Journal
 from ematix_flow.backends.lake.table import LakeFormat
+from ematix_flow.errors import TargetFailed
 from ematix_flow.spec.tables import EVENT_AT, IS_DELETE, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 
@@ -48,16 +49,29 @@ class Companion:
             return conformed(self._spark, None, self.spec)
         frame = self._format.frame(self._spark, self._stored, self._snapshot)
         number = self._journal.number
-        counts = f"{SINCE} <= {number} AND ({UNTIL} IS NULL OR {UNTIL} > {number})"
+        counts = f"{_since(SINCE, number)} AND ({UNTIL} IS NULL OR {UNTIL} > {number})"
         return conformed(self._spark, frame.where(counts), self.spec)
 
-    def mend(self) -> None:
-        """Undo what a load that never committed left, and now and then remove what counts no more."""
+    def mend(self, history_is_there: bool) -> None:
+        """Undo what a load that never committed left, and now and then remove what counts no more.
+
+        Such a load was the next one. Events of later ones beside a history that is there mean that the
+        journal is not the history's.
+        """
         if self._snapshot is None:
             return
         number, name = self._journal.number, self._dialect.render(self._format.table(self._stored))
         stored = self._format.frame(self._spark, self._stored, self._snapshot)
-        if stored.where(f"{SINCE} > {number} OR {UNTIL} > {number}").limit(1).count():
+        left = stored.where(f"{SINCE} > {number} OR {UNTIL} > {number}")
+        latest = left.selectExpr(f"max(greatest({SINCE}, {UNTIL}))").collect()[0][0]
+        if latest is not None:
+            if history_is_there and latest > number + 1:
+                raise TargetFailed(
+                    f"{self.spec.label} has events of load {latest}, and the journal of its history knows of "
+                    f"{number} loads",
+                    state="nothing was touched",
+                    next_step="restore the journal's files; without them no load can tell which events count",
+                )
             self._spark.sql(f"DELETE FROM {name} WHERE {SINCE} > {number}")
             self._spark.sql(f"UPDATE {name} SET {UNTIL} = NULL WHERE {UNTIL} > {number}")
         if number and number % _TIDIED_EVERY == 0:
@@ -76,7 +90,7 @@ class Companion:
         quote, number = self._dialect.quote, self._journal.number
         names = [*(c.name for c in self.spec.columns), SINCE]
         matches = [f"t.{quote(name)} = s.{quote(changes.match_column(name))}" for name in changes.matched]
-        live = f"t.{SINCE} <= {number} AND t.{UNTIL} IS NULL"
+        live = f"{_since(f't.{SINCE}', number)} AND t.{UNTIL} IS NULL"
         self._spark.sql(
             f"MERGE INTO {self._dialect.render(self._format.table(self._stored))} AS t "
             f"USING {quote(view)} AS s ON s.{UNTIL} IS NOT NULL AND {live} AND {' AND '.join(matches)} "
@@ -86,3 +100,8 @@ class Companion:
             f"VALUES ({', '.join(f's.{quote(name)}' for name in names)})"
         )
         self._spark.catalog.dropTempView(view)
+
+
+def _since(name: str, number: int) -> str:
+    """Marks of deletion that a table had before it became a history are of no load."""
+    return f"({name} IS NULL OR {name} <= {number})"

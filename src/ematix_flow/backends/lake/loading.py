@@ -70,6 +70,10 @@ class LakeLoad:
         self._snapshot = format.snapshot(spark, self._wanted)
         if self._snapshot is None and journal.number:
             raise _gone(load, journal)
+        if self._snapshot is not None and not load.dry_run:  # which holds no lock: loads may come between
+            newest = format.newest_load(spark, self._wanted)
+            if newest > journal.number:
+                raise _forgotten(load, journal, newest)
         spec = load.table.companion()
         self._companion = Companion(spark, format, spec, journal) if spec is not None else None
         self._views: list[str] = []
@@ -176,12 +180,14 @@ class LakeLoad:
         changes = computed.changes
         assert changes is not None
         commit = self._journal.next()
+        self._journal.store.require_held()
         self._mend()
         self._journal.forget_left()
         self._journal.prepare(commit, self._entry(computed), applied.watermark)
         faults.point("apply.ledger_written")
         if not self._format.is_current(self._spark, self._wanted, self._snapshot):
             raise ChangedMeanwhile
+        self._journal.store.require_held()
         change()
         if self._companion is not None and computed.beside is not None:
             self._journal.store.require_held()
@@ -206,7 +212,7 @@ class LakeLoad:
             assert spec is not None
             companion = Companion(self._spark, self._format, spec, self._journal)
         if companion is not None:
-            companion.mend()
+            companion.mend(self._snapshot is not None)
 
     def _write(self, changes: Changes, commit: Commit) -> None:
         format, spark, table = self._format, self._spark, self._wanted
@@ -220,14 +226,7 @@ class LakeLoad:
     def _require_commit(self, commit: Commit) -> None:
         """A format that knows the number already takes a commit for a repetition, and leaves it out."""
         if not self._format.has_commit(self._spark, self._wanted, commit.token):
-            table = self._load.table.label
-            folder = self._journal.store.uri(self._journal.folder)
-            raise TargetFailed(
-                f"{table} has taken load {commit.number} of ours before, and its journal {folder} knows"
-                " nothing of it",
-                state=f"{table} holds nothing of this load",
-                next_step="restore the journal's files; without them no load can tell what the table has",
-            )
+            raise _forgotten(self._load, self._journal, commit.number)
 
     def _inserted(self, changes: Changes) -> DataFrame:
         frame = changes.frame
@@ -251,6 +250,15 @@ class LakeLoad:
             rows_deleted=applied.rows_deleted,
             committed_at=dt.datetime.now(dt.timezone.utc),
         )
+
+
+def _forgotten(load: Load, journal: Journal, number: int) -> TargetFailed:
+    table, folder = load.table.label, journal.store.uri(journal.folder)
+    return TargetFailed(
+        f"{table} has taken load {number} of ours before, and its journal {folder} knows nothing of it",
+        state=f"{table} holds nothing of this load",
+        next_step="restore the journal's files; without them no load can tell what the table has",
+    )
 
 
 def _gone(load: Load, journal: Journal) -> TargetFailed:

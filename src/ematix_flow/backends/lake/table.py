@@ -111,6 +111,10 @@ class LakeFormat(ABC):
         """Whether one of the table's commits carries the token."""
 
     @abstractmethod
+    def newest_load(self, spark: SparkSession, table: TableSpec) -> int:
+        """The highest number of a load that the table's newest commits carry; 0 when none does."""
+
+    @abstractmethod
     def is_conflict(self, error: Exception) -> bool:
         """Whether a commit failed because another writer was first: then nothing of it was done."""
 

@@ -27,6 +27,7 @@ from ematix_flow.backends.base import (
     TableChange,
     TablePlan,
 )
+from ematix_flow.backends.becoming_history import COLUMNS as VERSION_COLUMNS
 from ematix_flow.backends.lake.companion import is_companion, with_lifetime
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.frames import conformed
@@ -48,7 +49,7 @@ from ematix_flow.backends.table_plans import unique_groups
 from ematix_flow.backends.upkeep import Maintainable, Maintained, Upkeep
 from ematix_flow.errors import FlowError, SchemaMismatch, TargetFailed, Unsupported
 from ematix_flow.spec.naming import distinct_name
-from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.tables import IS_CURRENT, ROW_HASH, VALID_FROM, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.matching import Matching
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 _TRIES = 5
 
 _log = logging.getLogger(__name__)
+_FILLED = (VALID_FROM, IS_CURRENT, ROW_HASH)  # in every version
 _NO_COLUMNS = (ColumnSpec("_", DataType("text")),)  # where a table is known by its name alone
 
 
@@ -125,6 +127,7 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
         keyed = table.with_load_columns()
         declared = {c.name: c.nullable for c in keyed.columns}
         columns, native = [], {}
+        plain = self._has_plain_rows(table, snapshot)
         for field in snapshot.schema.fields:
             other = next((n for n in declared if n.lower() == field.name.lower() and n != field.name), None)
             if other is not None:
@@ -140,8 +143,21 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
             nullable = field.nullable
             if not self._format.keeps_not_null and field.name in declared:
                 nullable = declared[field.name]
+            if field.name in _FILLED and plain is not None:
+                nullable = plain
             columns.append(ColumnSpec(field.name, found, nullable=nullable))
         return LiveTable(tuple(columns), keyed.primary_key, unique_groups(keyed), native)
+
+    def _has_plain_rows(self, table: TableSpec, snapshot: Snapshot) -> bool | None:
+        """Whether a table with the columns of versions has rows that are none; None of one without them.
+
+        A lake may call any column nullable: that these are filled, its rows alone tell.
+        """
+        if not set(VERSION_COLUMNS) <= set(snapshot.schema.names):
+            return None
+        unfilled = " OR ".join(f"{name} IS NULL" for name in _FILLED)
+        rows = self._format.frame(self.spark(), table, snapshot)
+        return rows.where(unfilled).limit(1).count() > 0
 
     def divided(self, partition_by: tuple[str, ...]) -> LakeTarget:
         self._partition_by = partition_by
@@ -292,6 +308,8 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
             if len(journal.committed) > LONG:
                 journal.fold()
                 journal = self._journal(load.table)
+            if any(change.action == "fill" for change in load.changes.changes):
+                self._change(load)  # rows are compared by what is filled in
             work = self._load(spark, load, journal, rows)
             try:
                 computed = work.compute()
