@@ -132,12 +132,12 @@ class TestSQLite:
 
 
 class TestDuckDB:
-    @examples(1_000)
+    @examples(1_300)
     @given(scenarios(PLAIN))
     def test_append_and_truncate(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(700)
+    @examples(350)
     @given(scenarios(("merge",)))
     def test_merge(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
@@ -152,7 +152,7 @@ class TestDuckDB:
     def test_scd2_by_event_time(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(120)
+    @examples(170)
     @given(pollings(POLLED))
     def test_incremental_reads(self, duck: Beside, polling: Polling) -> None:
         duck.poll(polling)
