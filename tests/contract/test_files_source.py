@@ -251,6 +251,17 @@ def test_types_of_foreign_csv_never_cost_a_value(spark: SparkSession, tmp_path: 
     assert set(third.values()) == {None}
 
 
+def test_a_word_or_an_exponent_makes_no_double_of_numbers_that_it_cannot_hold(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lines = ["big,money,huge,tiny,ratio", "9007199254740993,12345678901234567.89,1e400,1e-400,0e-999"]
+    lines += ["NaN,1e3,1,1e1,123456789012345e2"]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    frame = LocalFilesSource(tmp_path, "csv").frame(spark, "SELECT * FROM t")
+    assert [kind for _, kind in frame.dtypes] == ["string", "string", "string", "string", "double"]
+    assert list(frame.toArrow().to_pylist()[0].values()) == [*lines[1].split(",")[:4], 0.0]
+
+
 def test_foreign_csv_of_other_shapes_is_read(spark: SparkSession, tmp_path: Path) -> None:
     import gzip
 
