@@ -101,6 +101,21 @@ def test_partitions_come_back_in_their_declared_types(
     ]
 
 
+@pytest.mark.parametrize("format", ["parquet", "csv"])
+def test_partitions_by_columns_with_a_leading_dot_or_underscore_are_read(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    columns = (ColumnSpec("id", DataType("integer")),)
+    columns += tuple(ColumnSpec(name, DataType("text")) for name in (".day", "_kind"))
+    table = TableSpec(None, "t", columns)
+    rows = [{"id": number, ".day": f"d{number}", "_kind": "k"} for number in range(2)]
+    for row in rows:
+        load = new_load(table, partition_by=(".day", "_kind"))
+        load_rows(LocalFilesTarget(tmp_path, format), load, [row])
+    assert query(spark, tmp_path, "SELECT id, `.day`, _kind FROM t ORDER BY id", format) == rows
+    assert spark.read.format(format).load(str(tmp_path / "t")).columns[-2:] == [".day", "_kind"]
+
+
 @pytest.mark.parametrize(
     "options",
     [
