@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
 import threading
 import uuid
 from contextlib import suppress
@@ -293,6 +294,22 @@ def test_a_csv_folder_with_its_own_delimiter_is_recognised(root: Path) -> None:
     load_rows(target, new_load(TABLE, files=FileOptions(csv_delimiter=";")), rows(0, 1))
     texts = sorted(path.read_text().splitlines()[1][:4] for path in folder.iterdir())
     assert texts == ["0;n0", "7;se"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("id,name\n7,café\n".encode("latin-1"), "it is not UTF-8"),
+        (b"id," + b"n" * 200_000 + b"\n", "field larger than field limit"),
+    ],
+)
+def test_csv_of_others_that_cannot_be_read_is_named(root: Path, content: bytes, words: str) -> None:
+    folder = root / "shop" / "orders"
+    folder.mkdir(parents=True)
+    (folder / "a.csv").write_bytes(content)
+    with pytest.raises(TargetFailed, match=f"cannot read {re.escape(str(folder))}.*a.csv: {words}") as caught:
+        LocalFilesTarget(root, "csv").inspect(TABLE)
+    assert caught.value.next_step
 
 
 def test_a_moved_table_is_never_cleaned_up(root: Path, target: LocalFilesTarget) -> None:
