@@ -312,6 +312,20 @@ def test_csv_of_others_that_cannot_be_read_is_named(root: Path, content: bytes, 
     assert caught.value.next_step
 
 
+@pytest.mark.parametrize("header", [True, False])
+def test_columns_of_adopted_csv_that_are_not_declared_are_text(root: Path, header: bool) -> None:
+    folder = root / "shop" / "orders"
+    folder.mkdir(parents=True)
+    (folder / "a.csv").write_text("id,zip,phone\n" * header + "1,01234,+491\n")
+    table = replace(TABLE, columns=(ID,))
+    options = FileOptions(csv_read_options=(("has_header", header),))
+    target = LocalFilesTarget(root, "csv").with_files(options)
+    load_rows(target, new_load(table, files=options), [{"id": 2}])
+    live = target.inspect(table)
+    assert live is not None
+    assert [c.type.kind for c in live.columns][:3] == ["big_int", "text", "text"]
+
+
 def test_a_moved_table_is_never_cleaned_up(root: Path, target: LocalFilesTarget) -> None:
     load_rows(target, new_load(TABLE), rows(0, 3))
     os.rename(root / "shop" / "orders", root / "shop" / "orders_old")

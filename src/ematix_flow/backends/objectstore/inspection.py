@@ -80,6 +80,14 @@ def named_by_position(columns: Sequence[ColumnSpec], table: TableSpec) -> tuple[
     return tuple(replace(column, name=name) for column, name in zip(columns, names, strict=False))
 
 
+def text_unless_declared(columns: Sequence[ColumnSpec], table: TableSpec) -> tuple[ColumnSpec, ...]:
+    """Columns of CSV as they are recorded: a type inferred from a file's beginning would cost the others
+    their zeros and signs."""
+    declared = table.with_load_columns().column_names
+    text = DataType("text")
+    return tuple(c if c.name in declared else replace(c, type=text) for c in columns)
+
+
 def _canonical(arrow_type: pa.DataType, column: str, file: DataFile) -> DataType:
     try:
         return from_arrow(arrow_type)
