@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from ematix_flow.backends.objectstore.sourcefiles import LocalFile
 from ematix_flow.backends.objectstore.spark import LocalFilesSource
 from ematix_flow.backends.objectstore.target import LocalFilesTarget
 from ematix_flow.engine.failures import translate
@@ -303,6 +304,25 @@ def test_csv_that_makes_no_sense_says_why(
     assert isinstance(error, SourceFailed)
     assert words in error.what
     assert error.next_step
+
+
+@pytest.mark.parametrize("name", ["t.csv.gz", "t.csv.zst", "far/t.csv", "far/t.csv.bz2"])
+def test_a_quote_that_is_never_closed_is_found_in_packed_and_in_far_files(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(LocalFile, "near", not name.startswith("far"))
+    codec = name.rpartition(".")[2]
+    folder = tmp_path / "t" / "day=a b%25"
+    folder.mkdir(parents=True)
+    texts = {"good": b'a,b\n1,"x\n"\n2,5" nail\n', "bad": b'a,b\n1,x\n2,"y\n3,z\n'}
+    for each, content in texts.items():
+        file = folder / f"{each}-{Path(name).name}"
+        file.write_bytes(content if codec == "csv" else packed(codec, content))
+        if each == "good":
+            assert len(rows(spark, tmp_path)) == 2
+    error = refused(spark, tmp_path)
+    assert isinstance(error, SourceFailed)
+    assert error.what.endswith(f"bad-{Path(name).name}: the quote that opens in line 3 is never closed")
 
 
 # ------------------------------------------------------------------ files of others in a target's folder

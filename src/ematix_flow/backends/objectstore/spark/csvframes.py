@@ -7,15 +7,29 @@ are those which were found, a pattern may say what a null is, and an error can n
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.objectstore import csvtypes
 from ematix_flow.backends.objectstore.catalog import ReadableTable
-from ematix_flow.backends.objectstore.csvheaders import CsvShape, csv_shape, is_utf8, not_utf8
+from ematix_flow.backends.objectstore.csvheaders import (
+    CsvShape,
+    csv_shape,
+    is_counted,
+    is_utf8,
+    not_utf8,
+    quotes_pair,
+    require_closed,
+)
 from ematix_flow.backends.objectstore.packing import is_hadoops
 from ematix_flow.backends.objectstore.sourcefiles import SourceFile
-from ematix_flow.backends.objectstore.spark.reading import SAMPLED_FILES, load, partition_types, union
+from ematix_flow.backends.objectstore.spark.reading import (
+    SAMPLED_FILES,
+    load,
+    odd_files,
+    partition_types,
+    union,
+)
 from ematix_flow.backends.query_tables import quoted
 from ematix_flow.backends.refusals import FILE, refusal, text
 from ematix_flow.errors import SourceFailed
@@ -48,6 +62,7 @@ def csv_frame(spark: SparkSession, table: ReadableTable, reading: CsvReading) ->
             + ("header" if reading.has_header else "record"),
             next_step="put a header with the columns' names into them" if reading.has_header else None,
         )
+    _require_closed_quotes(spark, table, shapes, reading)
     partitions = partition_types(table)
     frames = [_cells(spark, table, files, shape, reading, partitions) for shape, files in shapes.items()]
     cells = union(frames)
@@ -61,6 +76,21 @@ def csv_frame(spark: SparkSession, table: ReadableTable, reading: CsvReading) ->
     chosen = [f"{_typed(name, types[name], checked)} AS {quoted(name)}" for name in names]
     typed = (f"CAST({quoted(name)} AS {kind}) AS {quoted(name)}" for name, kind in partitions.items())
     return cells.selectExpr(*chosen, *typed)
+
+
+def _require_closed_quotes(
+    spark: SparkSession,
+    table: ReadableTable,
+    shapes: Mapping[CsvShape, Sequence[SourceFile]],
+    reading: CsvReading,
+) -> None:
+    """Of files that the driver has not seen the whole of, Spark counts the quotes."""
+    if (table.fingerprint, reading) in _found or not quotes_pair(reading):
+        return
+    spanning = {file: shape for shape, files in shapes.items() if shape.spans_lines for file in files}
+    uncounted = [file for file in spanning if not is_counted(file)]
+    for file in odd_files(spark, uncounted, reading.quote) if uncounted else ():
+        require_closed(file, spanning[file], reading)
 
 
 # ------------------------------------------------------------------ cells
