@@ -460,6 +460,27 @@ def test_a_csv_table_keeps_its_dialect_and_the_order_of_its_columns(root: Path) 
     assert newest.read_text().endswith(";9\n")
 
 
+@pytest.mark.parametrize(
+    ("null", "row", "told"),
+    [
+        ("NULL", {"id": 8, "name": "NULL"}, "column 'name', row 3 of what was read: the value 'NULL'"),
+        ("\\N", {"id": 8, "name": "\\N"}, "column 'name', row 3 of what was read: the value '\\\\N'"),
+        ("0", {"id": 0, "name": "x"}, "column 'id', row 3 of what was read: the value '0'"),
+    ],
+)
+def test_a_value_that_csv_readers_would_take_for_a_null_is_refused(
+    root: Path, null: str, row: dict[str, Any], told: str
+) -> None:
+    target = LocalFilesTarget(root, "csv")
+    load = new_load(TABLE, files=FileOptions(csv_null_value=null))
+    fine = [{"id": 1, "name": None}, {"id": 2, "name": "null"}]
+    with pytest.raises(RowRejected) as caught:
+        load_rows(target, load, [*fine, row])
+    assert caught.value.what.startswith(told)
+    assert "csv_null_value=" in str(caught.value.next_step)
+    load_rows(target, new_load(TABLE, files=FileOptions(csv_null_value=null)), fine)
+
+
 # ------------------------------------------------------------------ incremental
 
 
