@@ -161,6 +161,19 @@ def test_partitions_of_csv_keep_their_zeros(spark: SparkSession, tmp_path: Path)
     ]
 
 
+@pytest.mark.parametrize("options", [{}, {"truncated_rows_ok": True}])
+@pytest.mark.parametrize(
+    ("header", "record"), [("id,day,v", "1,x,2"), ("Day,id,v", "x,1,2"), ("id,v,day", "1,2,x")]
+)
+def test_the_folder_of_a_partition_wins_over_a_column_of_its_name_in_the_file(
+    spark: SparkSession, tmp_path: Path, header: str, record: str, options: dict[str, Any]
+) -> None:
+    folder = tmp_path / "t" / "day=2026-01-01"
+    folder.mkdir(parents=True)
+    (folder / "f.csv").write_text(f"{header}\n{record}\n")
+    assert rows(spark, tmp_path, **options) == [{"id": 1, "v": 2, "day": dt.date(2026, 1, 1)}]
+
+
 # ------------------------------------------------------------------ options of JSON lines
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.objectstore import csvtypes
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 NO_NULL = "\x01\x02null"  # a mark that no file holds: an empty cell is null, an empty text in quotes is not
 _RAGGED = "_ematix_ragged"
 _FILE = "_ematix_file"
+_HIDDEN = "_ematix_hidden"
 _SAMPLED_BYTES = 32 * 1024 * 1024  # of larger tables, a sample says first which columns are text anyway
 _SAMPLE_ROWS = 10_000
 _REMEMBERED = 256
@@ -104,16 +106,24 @@ def _cells(
     reading: CsvReading,
     partitions: dict[str, str],
 ) -> DataFrame:
-    """All cells as text, nulls made null; beside them the file, for errors."""
-    names = [name for name in shape.names if name not in partitions]
-    fields = [f"{quoted(name)} STRING" for name in shape.names]
+    """All cells as text, nulls made null; beside them the file, for errors.
+
+    Where a header names a partition column too, the folder's value is the column. Spark would leave its
+    cells out of the schema and shift those after them: they have another name, and nobody asks for them.
+    """
+    outside = {name.lower() for name in partitions}
+    hidden = [name.lower() in outside for name in shape.names]
+    names = [f"{_HIDDEN}{n}" if hidden[n] else name for n, name in enumerate(shape.names)]
+    shape = replace(shape, names=tuple(names))
+    fields = [f"{quoted(name)} STRING" for name in names]
     if reading.truncated_rows_ok:
         fields.append(f"{quoted(_RAGGED)} STRING")
-    fields += [f"{quoted(n)} {kind}" for n, kind in partitions.items() if n not in shape.names]
+    fields += [f"{quoted(name)} {kind}" for name, kind in partitions.items()]
     frame = load(spark, _reader(spark, ", ".join(fields), shape, reading), table, files)
     if reading.truncated_rows_ok:
         frame = frame.where(_not_too_long(shape, reading))
-    chosen = [f"{_cell(name, shape, reading)} AS {quoted(name)}" for name in names]
+    shown = [name for name, is_hidden in zip(names, hidden, strict=True) if not is_hidden]
+    chosen = [f"{_cell(name, shape, reading)} AS {quoted(name)}" for name in shown]
     return frame.selectExpr(*chosen, *map(quoted, partitions), f"{FILE} AS {quoted(_FILE)}")
 
 
