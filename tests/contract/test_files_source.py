@@ -153,6 +153,19 @@ def test_spark_reads_csv_by_the_dialect_it_was_written_in(
     assert query(spark, tmp_path, "SELECT id, text FROM t ORDER BY id", "csv") == rows
 
 
+@pytest.mark.parametrize("first", ["old\rmac", "win\r\ndows", "\r", "\r\n"])
+def test_line_ends_in_the_first_record_are_not_those_of_records(
+    spark: SparkSession, tmp_path: Path, first: str
+) -> None:
+    table = TableSpec(
+        None, "t", (ColumnSpec("text", DataType("text")), ColumnSpec("id", DataType("integer")))
+    )
+    rows = [{"text": text, "id": number} for number, text in enumerate([first, "two\nlines", "a\r\nb\rc"])]
+    options = FileOptions(csv_header=False)
+    load_rows(LocalFilesTarget(tmp_path, "csv"), new_load(table, files=options), rows)
+    assert query(spark, tmp_path, "SELECT text, id FROM t ORDER BY id", "csv") == rows
+
+
 def test_an_empty_table_has_its_columns(spark: SparkSession, tmp_path: Path) -> None:
     load_rows(LocalFilesTarget(tmp_path, "csv"), new_load(every_type()), [])
     frame = LocalFilesSource(tmp_path, "csv").frame(spark, "SELECT * FROM contract.every_type")
