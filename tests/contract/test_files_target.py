@@ -326,6 +326,16 @@ def test_columns_of_adopted_csv_that_are_not_declared_are_text(root: Path, heade
     assert [c.type.kind for c in live.columns][:3] == ["big_int", "text", "text"]
 
 
+def test_csv_whose_header_names_its_partition_column_is_not_adopted(root: Path) -> None:
+    folder = root / "shop" / "orders" / "name=n7"
+    folder.mkdir(parents=True)
+    (folder / "a.csv").write_text("id,Name,note\n7,n7,x\n")
+    target = LocalFilesTarget(root, "csv")
+    with pytest.raises(SchemaMismatch, match="has the column 'Name', which is that of its partition folder"):
+        load_rows(target, new_load(TABLE, partition_by=("name",)), rows(0, 1))
+    assert os.listdir(folder) == ["a.csv"]
+
+
 def test_a_moved_table_is_never_cleaned_up(root: Path, target: LocalFilesTarget) -> None:
     load_rows(target, new_load(TABLE), rows(0, 3))
     os.rename(root / "shop" / "orders", root / "shop" / "orders_old")

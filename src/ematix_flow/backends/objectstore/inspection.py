@@ -139,6 +139,14 @@ def _require_one_header(files: Sequence[DataFile], dialect: CsvDialect) -> None:
     if not dialect.header:
         return
     first = csv_first_record(files[0].path, dialect) if files else []
+    outside = {name.lower() for name in users_partitions(files)}
+    twice = next((name for name in first if name.lower() in outside), None)
+    if twice is not None:
+        raise SchemaMismatch(
+            f"{files[0].name} in the folder {files[0].path.parent} has the column {twice!r}, which is that "
+            "of its partition folder too: files that we write have it in the folder's name alone",
+            next_step="read that folder as a source, and load it into another one",
+        )
     for file in files[1:]:
         if csv_first_record(file.path, dialect) != first:
             raise SchemaMismatch(
