@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from ematix_flow.backends.objectstore.sourcefiles import LocalFile
 from ematix_flow.backends.objectstore.spark import LocalFilesSource
 from ematix_flow.backends.objectstore.target import LocalFilesTarget
 from ematix_flow.engine.failures import translate
@@ -160,6 +161,19 @@ def test_partitions_of_csv_keep_their_zeros(spark: SparkSession, tmp_path: Path)
     ]
 
 
+@pytest.mark.parametrize("options", [{}, {"truncated_rows_ok": True}])
+@pytest.mark.parametrize(
+    ("header", "record"), [("id,day,v", "1,x,2"), ("Day,id,v", "x,1,2"), ("id,v,day", "1,2,x")]
+)
+def test_the_folder_of_a_partition_wins_over_a_column_of_its_name_in_the_file(
+    spark: SparkSession, tmp_path: Path, header: str, record: str, options: dict[str, Any]
+) -> None:
+    folder = tmp_path / "t" / "day=2026-01-01"
+    folder.mkdir(parents=True)
+    (folder / "f.csv").write_text(f"{header}\n{record}\n")
+    assert rows(spark, tmp_path, **options) == [{"id": 1, "v": 2, "day": dt.date(2026, 1, 1)}]
+
+
 # ------------------------------------------------------------------ options of JSON lines
 
 
@@ -303,6 +317,25 @@ def test_csv_that_makes_no_sense_says_why(
     assert isinstance(error, SourceFailed)
     assert words in error.what
     assert error.next_step
+
+
+@pytest.mark.parametrize("name", ["t.csv.gz", "t.csv.zst", "far/t.csv", "far/t.csv.bz2"])
+def test_a_quote_that_is_never_closed_is_found_in_packed_and_in_far_files(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(LocalFile, "near", not name.startswith("far"))
+    codec = name.rpartition(".")[2]
+    folder = tmp_path / "t" / "day=a b%25"
+    folder.mkdir(parents=True)
+    texts = {"good": b'a,b\n1,"x\n"\n2,5" nail\n', "bad": b'a,b\n1,x\n2,"y\n3,z\n'}
+    for each, content in texts.items():
+        file = folder / f"{each}-{Path(name).name}"
+        file.write_bytes(content if codec == "csv" else packed(codec, content))
+        if each == "good":
+            assert len(rows(spark, tmp_path)) == 2
+    error = refused(spark, tmp_path)
+    assert isinstance(error, SourceFailed)
+    assert error.what.endswith(f"bad-{Path(name).name}: the quote that opens in line 3 is never closed")
 
 
 # ------------------------------------------------------------------ files of others in a target's folder

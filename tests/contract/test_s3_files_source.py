@@ -98,6 +98,15 @@ def test_a_load_that_is_not_published_is_not_seen(spark: SparkSession, lake: S3L
     assert seen == [10, 90]
 
 
+def test_a_quote_of_csv_that_is_never_closed_is_found(spark: SparkSession, lake: S3Lake) -> None:
+    backend = replace(lake, format="csv").backend()
+    put(lake, "t/day=a b/good.csv", b'a,b\n1,"x\n"\n')
+    assert query(spark, backend, "SELECT a FROM t") == [{"a": 1}]
+    put(lake, "t/day=a b/bad one.csv", b'a,b\n1,x\n2,"y\n3,z\n')
+    with pytest.raises(SourceFailed, match=r"bad one.csv: the quote that opens in line 3 is never closed"):
+        query(spark, backend, "SELECT a FROM t")
+
+
 def test_partitions_of_ours_are_columns_again(spark: SparkSession, lake: S3Lake) -> None:
     backend = lake.backend()
     load_rows(backend.target(), new_load(TABLE, partition_by=("day",)), rows(0, 6))

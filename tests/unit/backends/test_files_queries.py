@@ -97,6 +97,21 @@ def test_a_column_of_csv_gets_a_type_that_loses_nothing(facts: dict[str, object]
     assert type_of({"cells": 1, **counts, **facts}) == spark_type
 
 
+FLOATS = [
+    (["0.5", "1e-3", "0E5", "-NaN"], "STRING"),
+    (["0.5", "1e-3", "0e-999", "NaN", "-Infinity"], "DOUBLE"),
+    (["123456789012345", "NaN"], "DOUBLE"),
+    (["-0.00123456789012345", "1e3"], "DOUBLE"),
+    (["1.500000000000000000e+00"], "DOUBLE"),
+    (["9007199254740993", "NaN"], "STRING"),
+    (["12345678901234567.89", "1e3"], "STRING"),
+    (["1.234567890123456e2"], "STRING"),
+    (["1e400"], "STRING"),
+    (["1e-400"], "STRING"),
+    (["1.2345e-320"], "STRING"),
+]
+
+
 @pytest.mark.parametrize(
     ("texts", "spark_type"),
     [
@@ -108,6 +123,7 @@ def test_a_column_of_csv_gets_a_type_that_loses_nothing(facts: dict[str, object]
         (["2026-01-01 10:00:00"], "TIMESTAMP_NTZ"),
         (["true", "False"], "BOOLEAN"),
         (["de", "fr"], "STRING"),
+        *FLOATS,
         ([None], "STRING"),
     ],
 )

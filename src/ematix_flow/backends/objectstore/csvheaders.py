@@ -61,8 +61,8 @@ def _shape_of_file(file: SourceFile, reading: CsvReading) -> CsvShape:
         if packing_of(file.name) is not None:
             return shape
         quotes = _count(file, reading.quote.encode()) if file.near or file.size > _SPLIT_BYTES else 1
-        if quotes % 2 and file.near and reading.escape in (None, reading.quote):
-            _require_closed(file, shape, reading)
+        if quotes % 2 and is_counted(file):
+            require_closed(file, shape, reading)
         return replace(shape, spans_lines=file.size <= _SPLIT_BYTES or quotes > 0)
     except UnicodeDecodeError as error:
         raise not_utf8(file) from error
@@ -109,9 +109,19 @@ def _count(file: SourceFile, mark: bytes) -> int:
     return count
 
 
-def _require_closed(file: SourceFile, shape: CsvShape, reading: CsvReading) -> None:
+def is_counted(file: SourceFile) -> bool:
+    """Whether the quotes of a file are counted when its shape is looked at; of others Spark counts them."""
+    return file.near and packing_of(file.name) is None
+
+
+def quotes_pair(reading: CsvReading) -> bool:
+    """Whether a file with an odd number of quotes may have one that is never closed."""
+    return reading.terminator is None and reading.escape in (None, reading.quote)
+
+
+def require_closed(file: SourceFile, shape: CsvShape, reading: CsvReading) -> None:
     """Quotes come in pairs. A reader takes a last one without its pair for a cell up to the file's end."""
-    if reading.terminator is not None:
+    if not quotes_pair(reading) or is_hadoops(file):
         return
     with unpacked(file) as stream, io.TextIOWrapper(stream, "utf-8-sig", "replace", newline="") as text:
         lines = (line for line in text if not (reading.comment and line.startswith(reading.comment)))

@@ -1,7 +1,8 @@
 """The types of columns that files hold as text, found from all values and never at the cost of one.
 
 A column becomes a number, a date or a time only when every cell of it is written as one: a leading zero
-or a plus sign makes it text, decimals with one number of places stay decimals. Cells of CSV are looked
+or a plus sign makes it text, decimals with one number of places stay decimals, and a double holds at
+most 15 digits. Cells of CSV are looked
 at by Spark, the values of partition folders, which their names hold, by this process.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,7 +24,11 @@ _EXACT_DIGITS = 15  # what a double holds of any decimal
 _MAX_DIGITS = 38
 
 _NUMBER = "^-?(0|[1-9][0-9]*)([.][0-9]+)?$"
-_FLOAT = "^-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][+-]?[0-9]+)?$|^NaN$|^-?Infinity$"
+# no sixteenth digit that says something: a double would lose it
+_FEW_DIGITS = f"(?!-?[0.]*[1-9]([.]?[0-9]){{{_EXACT_DIGITS - 1},}}[.]?[1-9])"
+_FLOAT = f"^{_FEW_DIGITS}-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][+-]?[0-9]+)?$|^NaN$|^-?Infinity$"
+_WORD_OR_ZERO = "^-?([NI]|[0.]+([eE]|$))"
+_SMALLEST, _LARGEST = sys.float_info.min, sys.float_info.max  # beyond them digits are lost, or all is
 _DATE = "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIME = "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6})?)?"
 _ZONE = "(Z|[+-][0-9]{2}:?[0-9]{2})$"
@@ -38,7 +44,8 @@ def _casts(pattern: str, spark_type: str) -> str:
 _FACTS = {
     "cells": "count({cell})",
     "number": f"bool_and({{cell}} RLIKE '{_NUMBER}')",
-    "float": f"bool_and({{cell}} RLIKE '{_FLOAT}')",
+    "float": f"bool_and({{cell}} RLIKE '{_FLOAT}' AND ({{cell}} RLIKE '{_WORD_OR_ZERO}' "
+    f"OR abs(try_cast({{cell}} AS DOUBLE)) BETWEEN {_SMALLEST!r}D AND {_LARGEST!r}D))",
     "boolean": "bool_and(lower({cell}) IN ('true', 'false'))",
     "date": _casts(_DATE, "DATE"),
     "zoned": _casts(_TIME + _ZONE, "TIMESTAMP"),
@@ -135,7 +142,7 @@ def type_of_texts(values: Iterable[str | None]) -> str:
     facts: dict[str, object] = {
         "cells": len(cells),
         "number": all(re.match(_NUMBER, cell) for cell in cells),
-        "float": all(re.match(_FLOAT, cell) for cell in cells),
+        "float": all(_is_float(cell) for cell in cells),
         "boolean": all(cell.lower() in ("true", "false") for cell in cells),
         "date": all(_is(_DATE, dt.date.fromisoformat, cell) for cell in cells),
         "zoned": False,  # a folder's name has no zone
@@ -145,6 +152,12 @@ def type_of_texts(values: Iterable[str | None]) -> str:
         "fewest_places": min((len(places) for _, _, places in numbers), default=0),
     }
     return type_of(facts)
+
+
+def _is_float(cell: str) -> bool:
+    if re.match(_FLOAT, cell) is None:
+        return False
+    return re.match(_WORD_OR_ZERO, cell) is not None or _SMALLEST <= abs(float(cell)) <= _LARGEST
 
 
 def _is(pattern: str, parse: Callable[[str], object], cell: str) -> bool:

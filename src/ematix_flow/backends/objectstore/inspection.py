@@ -80,6 +80,14 @@ def named_by_position(columns: Sequence[ColumnSpec], table: TableSpec) -> tuple[
     return tuple(replace(column, name=name) for column, name in zip(columns, names, strict=False))
 
 
+def text_unless_declared(columns: Sequence[ColumnSpec], table: TableSpec) -> tuple[ColumnSpec, ...]:
+    """Columns of CSV as they are recorded: a type inferred from a file's beginning would cost the others
+    their zeros and signs."""
+    declared = table.with_load_columns().column_names
+    text = DataType("text")
+    return tuple(c if c.name in declared else replace(c, type=text) for c in columns)
+
+
 def _canonical(arrow_type: pa.DataType, column: str, file: DataFile) -> DataType:
     try:
         return from_arrow(arrow_type)
@@ -131,6 +139,14 @@ def _require_one_header(files: Sequence[DataFile], dialect: CsvDialect) -> None:
     if not dialect.header:
         return
     first = csv_first_record(files[0].path, dialect) if files else []
+    outside = {name.lower() for name in users_partitions(files)}
+    twice = next((name for name in first if name.lower() in outside), None)
+    if twice is not None:
+        raise SchemaMismatch(
+            f"{files[0].name} in the folder {files[0].path.parent} has the column {twice!r}, which is that "
+            "of its partition folder too: files that we write have it in the folder's name alone",
+            next_step="read that folder as a source, and load it into another one",
+        )
     for file in files[1:]:
         if csv_first_record(file.path, dialect) != first:
             raise SchemaMismatch(

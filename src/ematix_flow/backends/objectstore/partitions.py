@@ -52,8 +52,12 @@ def check_partition_columns(table: TableSpec, partition_by: Sequence[str]) -> No
 
 
 def folder_name(column: str, value: Any) -> str:
-    """``column=value`` with what a path cannot hold percent-encoded; a null has a name of its own."""
-    return f"{_escape(column)}={NULL_PARTITION if value is None else _escape(_text(column, value))}"
+    """``column=value`` with what a path cannot hold percent-encoded; a null has a name of its own.
+
+    So is a dot at the beginning: every reader would pass over such a folder.
+    """
+    name = re.sub("^[.]", "%2E", _escape(column))
+    return f"{name}={NULL_PARTITION if value is None else _escape(_text(column, value))}"
 
 
 def partition_columns(name: str) -> list[str]:

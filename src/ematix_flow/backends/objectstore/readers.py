@@ -7,6 +7,7 @@ rows of files that are adopted, and to find the rows at a watermark.
 from __future__ import annotations
 
 import base64
+import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
@@ -158,21 +159,21 @@ def _open_csv(
 ) -> Any:
     """A streaming reader; with ``stored`` of a table's columns, of which older files have the first few."""
     import pyarrow as pa
-    from pyarrow import csv
+    from pyarrow import csv as arrow_csv
 
-    parsing = csv.ParseOptions(
+    parsing = arrow_csv.ParseOptions(
         delimiter=dialect.delimiter,
         quote_char=dialect.quote,
         double_quote=dialect.escape == dialect.quote,
         escape_char=False if dialect.escape == dialect.quote else dialect.escape,
         newlines_in_values=True,
     )
-    converting = csv.ConvertOptions(
+    converting = arrow_csv.ConvertOptions(
         null_values=[dialect.null, dialect.null_unescaped],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
-    reading = csv.ReadOptions(block_size=_BLOCK_BYTES)
+    reading = arrow_csv.ReadOptions(block_size=_BLOCK_BYTES)
     if not dialect.header:
         reading.autogenerate_column_names = True
     if stored is not None:
@@ -183,7 +184,7 @@ def _open_csv(
     if as_text:
         converting.column_types = {}
         converting.default_column_type = pa.string()
-    return csv.open_csv(
+    return arrow_csv.open_csv(
         _unpacked(path), read_options=reading, parse_options=parsing, convert_options=converting
     )
 
@@ -201,10 +202,12 @@ def csv_width(path: FilePath, dialect: CsvDialect) -> int:
 
 def csv_first_record(path: FilePath, dialect: CsvDialect) -> list[str]:
     """The cells of a file's first record: its header, where it has one; empty for an empty file."""
-    import csv
-
     doubled = dialect.escape == dialect.quote
-    with _lines(path) as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
+    with (
+        _understood(path),
+        _lines(path) as stream,
+        io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text,
+    ):
         reader = csv.reader(
             text,
             delimiter=dialect.delimiter,
@@ -254,7 +257,12 @@ def _understood(path: FilePath) -> Iterator[None]:
     """A file that cannot be read is named in the error."""
     try:
         yield
-    except (OSError, ValueError, TypeError, NotImplementedError) as error:
+    except UnicodeDecodeError as error:
+        raise TargetFailed(
+            f"cannot read {path}: it is not UTF-8",
+            next_step=f"convert it, as in  iconv -f WINDOWS-1252 -t UTF-8 '{path}'  if Windows wrote it",
+        ) from error
+    except (OSError, ValueError, TypeError, NotImplementedError, csv.Error) as error:
         raise TargetFailed(
             f"cannot read {path}: {error}",
             next_step="mend or remove the file, or choose another folder for the table",

@@ -25,6 +25,7 @@ from ematix_flow.backends.objectstore.inspection import (
     holds_as_written,
     named_by_position,
     require_format,
+    text_unless_declared,
     users_files,
     users_partitions,
 )
@@ -149,8 +150,9 @@ class FilesTables:
             return None
         dialect = csv_dialect(files, table, self._reading) if self.format == "csv" else CsvDialect()
         columns = columns_of_files(files, self.format, dialect)
-        if self.format == "csv" and not dialect.header:
-            columns = named_by_position(columns, table)
+        if self.format == "csv":
+            named = columns if dialect.header else named_by_position(columns, table)
+            columns = text_unless_declared(named, table)
         return FileLayout(self.format, columns, users_partitions(files), dialect)
 
     def _holds(self, home: TableHome) -> Holds:

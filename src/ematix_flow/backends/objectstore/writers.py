@@ -18,6 +18,7 @@ from ematix_flow.backends.conform import rejected
 from ematix_flow.backends.objectstore import cells
 from ematix_flow.backends.objectstore.filelayout import EXTENSIONS, FILE_BYTES, FileLayout, storage_type
 from ematix_flow.backends.objectstore.partitions import split
+from ematix_flow.errors import RowRejected
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.watermarks import Watermark
 
@@ -287,6 +288,24 @@ def check_values(batch: pa.RecordBatch, layout: FileLayout, offset: int) -> None
             times = column.type.kind in ("date", "timestamp", "timestamp_tz")
             if times and column.name in batch.schema.names:
                 _check_orc_time(batch.column(column.name), column, offset)
+    if layout.format == "csv" and layout.csv.null:
+        for column in layout.stored:
+            if column.name in batch.schema.names:
+                _check_null_mark(batch.column(column.name), column, offset, layout.csv.null)
+
+
+def _check_null_mark(array: pa.Array, column: ColumnSpec, offset: int, null: str) -> None:
+    """Quotes tell a text from a null, but Spark, like other readers, looks at what is in them alone."""
+    import pyarrow.compute as pc
+
+    index = pc.index(cells.cells(array, column), null).as_py()
+    if index >= 0:
+        raise RowRejected(
+            f"column {column.name!r}, row {offset + index + 1:,} of what was read: the value {null!r} is "
+            "what nulls are written as, and would be read back as one",
+            next_step="choose a csv_null_value= that no value is (a table that is there takes it with "
+            "mode='truncate'), or change such values in the SQL",
+        )
 
 
 def _check_orc_time(array: pa.Array, column: ColumnSpec, offset: int) -> None:

@@ -7,15 +7,30 @@ are those which were found, a pattern may say what a null is, and an error can n
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.objectstore import csvtypes
 from ematix_flow.backends.objectstore.catalog import ReadableTable
-from ematix_flow.backends.objectstore.csvheaders import CsvShape, csv_shape, is_utf8, not_utf8
+from ematix_flow.backends.objectstore.csvheaders import (
+    CsvShape,
+    csv_shape,
+    is_counted,
+    is_utf8,
+    not_utf8,
+    quotes_pair,
+    require_closed,
+)
 from ematix_flow.backends.objectstore.packing import is_hadoops
 from ematix_flow.backends.objectstore.sourcefiles import SourceFile
-from ematix_flow.backends.objectstore.spark.reading import SAMPLED_FILES, load, partition_types, union
+from ematix_flow.backends.objectstore.spark.reading import (
+    SAMPLED_FILES,
+    load,
+    odd_files,
+    partition_types,
+    union,
+)
 from ematix_flow.backends.query_tables import quoted
 from ematix_flow.backends.refusals import FILE, refusal, text
 from ematix_flow.errors import SourceFailed
@@ -27,6 +42,7 @@ if TYPE_CHECKING:
 NO_NULL = "\x01\x02null"  # a mark that no file holds: an empty cell is null, an empty text in quotes is not
 _RAGGED = "_ematix_ragged"
 _FILE = "_ematix_file"
+_HIDDEN = "_ematix_hidden"
 _SAMPLED_BYTES = 32 * 1024 * 1024  # of larger tables, a sample says first which columns are text anyway
 _SAMPLE_ROWS = 10_000
 _REMEMBERED = 256
@@ -48,6 +64,7 @@ def csv_frame(spark: SparkSession, table: ReadableTable, reading: CsvReading) ->
             + ("header" if reading.has_header else "record"),
             next_step="put a header with the columns' names into them" if reading.has_header else None,
         )
+    _require_closed_quotes(spark, table, shapes, reading)
     partitions = partition_types(table)
     frames = [_cells(spark, table, files, shape, reading, partitions) for shape, files in shapes.items()]
     cells = union(frames)
@@ -63,6 +80,21 @@ def csv_frame(spark: SparkSession, table: ReadableTable, reading: CsvReading) ->
     return cells.selectExpr(*chosen, *typed)
 
 
+def _require_closed_quotes(
+    spark: SparkSession,
+    table: ReadableTable,
+    shapes: Mapping[CsvShape, Sequence[SourceFile]],
+    reading: CsvReading,
+) -> None:
+    """Of files that the driver has not seen the whole of, Spark counts the quotes."""
+    if (table.fingerprint, reading) in _found or not quotes_pair(reading):
+        return
+    spanning = {file: shape for shape, files in shapes.items() if shape.spans_lines for file in files}
+    uncounted = [file for file in spanning if not is_counted(file)]
+    for file in odd_files(spark, uncounted, reading.quote) if uncounted else ():
+        require_closed(file, spanning[file], reading)
+
+
 # ------------------------------------------------------------------ cells
 
 
@@ -74,16 +106,24 @@ def _cells(
     reading: CsvReading,
     partitions: dict[str, str],
 ) -> DataFrame:
-    """All cells as text, nulls made null; beside them the file, for errors."""
-    names = [name for name in shape.names if name not in partitions]
-    fields = [f"{quoted(name)} STRING" for name in shape.names]
+    """All cells as text, nulls made null; beside them the file, for errors.
+
+    Where a header names a partition column too, the folder's value is the column. Spark would leave its
+    cells out of the schema and shift those after them: they have another name, and nobody asks for them.
+    """
+    outside = {name.lower() for name in partitions}
+    hidden = [name.lower() in outside for name in shape.names]
+    names = [f"{_HIDDEN}{n}" if hidden[n] else name for n, name in enumerate(shape.names)]
+    shape = replace(shape, names=tuple(names))
+    fields = [f"{quoted(name)} STRING" for name in names]
     if reading.truncated_rows_ok:
         fields.append(f"{quoted(_RAGGED)} STRING")
-    fields += [f"{quoted(n)} {kind}" for n, kind in partitions.items() if n not in shape.names]
+    fields += [f"{quoted(name)} {kind}" for name, kind in partitions.items()]
     frame = load(spark, _reader(spark, ", ".join(fields), shape, reading), table, files)
     if reading.truncated_rows_ok:
         frame = frame.where(_not_too_long(shape, reading))
-    chosen = [f"{_cell(name, shape, reading)} AS {quoted(name)}" for name in names]
+    shown = [name for name, is_hidden in zip(names, hidden, strict=True) if not is_hidden]
+    chosen = [f"{_cell(name, shape, reading)} AS {quoted(name)}" for name in shown]
     return frame.selectExpr(*chosen, *map(quoted, partitions), f"{FILE} AS {quoted(_FILE)}")
 
 

@@ -6,6 +6,7 @@ of CSV do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -14,6 +15,7 @@ from ematix_flow.backends.objectstore.catalog import ReadableTable
 from ematix_flow.backends.objectstore.csvtypes import type_of_texts
 from ematix_flow.backends.objectstore.partitions import partition_columns, partition_values
 from ematix_flow.backends.objectstore.sourcefiles import SourceFile
+from ematix_flow.backends.refusals import text
 from ematix_flow.backends.session_settings import session_settings
 from ematix_flow.backends.stores.folders import literal_path
 from ematix_flow.errors import SourceFailed
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 SAMPLED_FILES = 16  # the first by name: where a sample is asked for, it is the same each time
 
 _ASKED_FOR_ONE_BY_ONE = 32  # each is a request to a bucket; a folder is listed with one a thousand files
+
+_LOCAL = re.compile("^file:(//)?")  # before the path of a file on a disk
 
 # Above this number of paths Spark lists them with a job of one task each; a driver is quicker by far.
 _LISTED_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"
@@ -44,6 +48,17 @@ def load(
             if _holds_exactly(frame, files):
                 return frame
         return reader.option("basePath", table.folder).load([file.uri for file in files])
+
+
+def odd_files(spark: SparkSession, files: Sequence[SourceFile], mark: str) -> list[SourceFile]:
+    """Those text files, packed or not, which hold a character an odd number of times."""
+    reader = spark.read.format("text").option("recursiveFileLookup", True)
+    with session_settings(spark, {_LISTED_BY_DRIVER: "1000000"}):
+        lines = reader.load([file.uri for file in files])
+    held = f"length(value) - length(replace(value, {text(mark)}, ''))"
+    counts = lines.selectExpr("_metadata.file_path AS file", f"{held} AS held").groupBy("file").sum("held")
+    odd = {_LOCAL.sub("", unquote(row.file)) for row in counts.where("`sum(held)` % 2 = 1").collect()}
+    return [file for file in files if file.shown in odd]
 
 
 def _holds_exactly(frame: DataFrame, files: Sequence[SourceFile]) -> bool:

@@ -47,6 +47,10 @@ _PACKED = SparkSetting(
 )
 
 
+def _is_ours(file: SourceFile) -> bool:
+    return _OURS.search(file.name) is not None
+
+
 class Catalog(Protocol):
     """What tables there are."""
 
@@ -96,7 +100,7 @@ class FilesSource(SparkSource):
     def _read_ours(self, spark: SparkSession, table: ReadableTable, layout: FileLayout) -> DataFrame:
         if not table.files:
             return spark.createDataFrame([], _ddl(layout.columns, "parquet"))
-        adopted = [file for file in table.files if _OURS.search(file.name) is None]
+        adopted = [file for file in table.files if not _is_ours(file)]
         if adopted and self._format in ("parquet", "orc"):
             return self._read_with_adopted(spark, table, layout, adopted)
         if self._format == "csv":
@@ -121,16 +125,19 @@ class FilesSource(SparkSource):
         return union(frames)
 
     def _read_our_csv(self, spark: SparkSession, table: ReadableTable, layout: FileLayout) -> DataFrame:
-        """Files written before a column was added have the first of the columns: read them apart."""
-        groups: dict[tuple[int, bool], list[SourceFile]] = defaultdict(list)
+        """Files written before a column was added have the first of the columns, and those that were
+        adopted may have other line ends: read them apart."""
+        groups: dict[tuple[int, bool, bool], list[SourceFile]] = defaultdict(list)
         for file in table.files:
             shape = csv_shape(spark, file, _reading_of(layout.csv))
-            groups[len(shape.names), shape.spans_lines].append(file)
+            groups[len(shape.names), shape.spans_lines, _is_ours(file)].append(file)
         outside = [c for c in layout.columns if c.name in layout.partition_by]
         frames = []
-        for (width, spans_lines), files in sorted(groups.items(), reverse=True):
+        for (width, spans_lines, ours), files in sorted(groups.items(), reverse=True):
             columns = [*layout.stored[:width], *outside]
             reader = _csv_reader(spark, layout.csv, _ddl(columns, "csv"), spans_lines)
+            if ours:  # or Spark would take a line end in the first cells for that of records
+                reader = reader.option("lineSep", "\n")
             frames.append(load(spark, reader, table, files))
         return union(frames)
 
