@@ -220,7 +220,23 @@ class S3Home(TableHome):
                 error.state = error.state or _NOT_KNOWN
                 raise
             _log.info("the answer to a commit was lost, and it is there: %s", error.what)
+        self._require_newest(number)
         return S3Version(number, state)
+
+    def _require_newest(self, number: int) -> None:
+        """Refuse a manifest that came so late that others had used its number and dropped it again."""
+        try:
+            there = self._numbers()
+        except FlowError as error:
+            error.state = error.state or _NOT_KNOWN
+            raise
+        if there[-1:] != [number] or (number > 1 and number - 1 not in there):
+            # it is left where it is: a newer one is the table, and the next load drops those below
+            raise TargetFailed(
+                f"other loads changed {self.shown} while this one was being committed: it lost its lock",
+                state=_NOT_KNOWN,
+                next_step="run it again",
+            )
 
     def _went_in(self, number: int, text: str) -> bool:
         """Whether a commit is there whose answer never came."""
