@@ -34,9 +34,13 @@ class S3Lake:
         return backend
 
     def listed(self, table: TableSpec) -> list[str]:
-        """The files that a reader sees who lists the table's prefix, relative to it."""
+        """The files that a reader sees who lists the table's prefix, relative to it.
+
+        As every reader does, names that begin with an underscore are passed over.
+        """
         start = self._folder(table) + "/"
-        return [key[len(start) :] for key in self.server.keys_in(self.bucket, start)]
+        names = [key[len(start) :] for key in self.server.keys_in(self.bucket, start)]
+        return [name for name in names if not name.startswith("_")]
 
     def hidden(self, folder: str = "") -> list[str]:
         """What lies in our own folder, relative to it."""

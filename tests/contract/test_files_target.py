@@ -336,6 +336,37 @@ def test_csv_whose_header_names_its_partition_column_is_not_adopted(root: Path) 
     assert os.listdir(folder) == ["a.csv"]
 
 
+def test_a_table_of_another_root_is_refused_and_keeps_its_ledger(root: Path) -> None:
+    narrow, wide = LocalFilesTarget(root / "raw", "parquet"), LocalFilesTarget(root, "parquet")
+    there, table = TableSpec(None, "events", (ID, NAME)), TableSpec("raw", "events", (ID, NAME))
+    load_rows(narrow, new_load(there, batch_key="slot:1"), rows(0, 3))
+    for attempt in (wide.inspect, lambda table: load_rows(wide, new_load(table), rows(3, 5))):
+        with pytest.raises(PlanError, match="loaded through a connection with path") as raised:
+            attempt(table)
+        assert repr(str(root / "raw")) in raised.value.what
+        assert "load it through one connection" in (raised.value.next_step or "")
+    assert load_rows(narrow, new_load(there, batch_key="slot:1"), rows(0, 3)).duplicate
+    assert ids(root, "raw/events") == [0, 1, 2]
+
+
+def test_a_first_load_through_another_root_that_came_in_between_is_not_replaced(root: Path) -> None:
+    narrow, wide = LocalFilesTarget(root / "raw", "parquet"), LocalFilesTarget(root, "parquet")
+    there, table = TableSpec(None, "events", (ID, NAME)), TableSpec("raw", "events", (ID, NAME))
+    to_come = [rows(3, 5)]
+
+    def meanwhile() -> None:
+        if to_come:
+            load_rows(wide, new_load(table), to_come.pop())
+
+    with (
+        faults.inject("files.before_publish", meanwhile),
+        pytest.raises(PlanError, match="loaded through a connection with path"),
+    ):
+        load_rows(narrow, new_load(there), rows(0, 3))
+    assert ids(root, "raw/events") == [3, 4]
+    assert len(wide.ledger(PIPELINE, TARGET)) == 1
+
+
 def test_a_moved_table_is_never_cleaned_up(root: Path, target: LocalFilesTarget) -> None:
     load_rows(target, new_load(TABLE), rows(0, 3))
     os.rename(root / "shop" / "orders", root / "shop" / "orders_old")

@@ -13,8 +13,9 @@ import pytest
 
 from ematix_flow import faults
 from ematix_flow.backends.objectstore.s3backend import S3FilesBackend
+from ematix_flow.backends.objectstore.s3tree import S3Tree
 from ematix_flow.backends.stores import s3_client
-from ematix_flow.errors import CannotConnect, SourceFailed
+from ematix_flow.errors import CannotConnect, PlanError, SourceFailed
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.testing.loads import load_rows, new_load
@@ -149,6 +150,77 @@ def test_a_folder_of_others_is_adopted_by_the_first_load(spark: SparkSession, la
     assert [(row["id"], row["theirs"]) for row in found] == [(0, False), (1, False), (100, True), (101, True)]
     put(lake, "shop/orders/stray.parquet", parquet(id=[7], day=["stray"]))
     assert len(query(spark, backend, "SELECT id FROM shop.orders")) == 4
+
+
+WIDE = TableSpec("raw", "events", (ID, DAY))
+NARROW = TableSpec(None, "events", (ID, DAY))
+
+
+def narrow(lake: S3Lake) -> S3Lake:
+    """The same place by a longer prefix: what is raw.events in the lake is events there."""
+    return replace(lake, prefix=f"{lake.prefix}/raw")
+
+
+@pytest.mark.parametrize("wide_loads", [True, False])
+def test_a_table_that_is_loaded_through_another_prefix_is_read_by_its_manifest(
+    lake: S3Lake, wide_loads: bool
+) -> None:
+    loading, table = (lake, WIDE) if wide_loads else (narrow(lake), NARROW)
+    reading, parts = (narrow(lake), ("events",)) if wide_loads else (lake, ("raw", "events"))
+    target = loading.backend().target()
+    load_rows(target, new_load(table), rows(0, 3))
+    load_rows(target, new_load(table, "truncate"), rows(3, 5))
+    assert len(loading.listed(table)) > len(loading.published(table)), "the old files are still there"
+    found = S3Tree(reading.backend().store).managed(parts)
+    assert found is not None
+    assert [file.name for file in found.files] == loading.published(table)
+    (file,) = found.files
+    with file.open() as content:
+        assert sorted(pq.read_table(content)["id"].to_pylist()) == [3, 4]
+
+
+@pytest.mark.parametrize("wide_first", [True, False])
+def test_a_table_that_is_loaded_through_another_prefix_is_refused_as_a_target(
+    lake: S3Lake, wide_first: bool
+) -> None:
+    places = [(lake, WIDE), (narrow(lake), NARROW)]
+    (first, table), (second, same) = places if wide_first else places[::-1]
+    load_rows(first.backend().target(), new_load(table, batch_key="slot:1"), rows(0, 3))
+    for attempt in (
+        lambda target: target.inspect(same),
+        lambda target: load_rows(target, new_load(same), []),
+    ):
+        with pytest.raises(PlanError, match=f"through a connection with prefix '{first.prefix}'"):
+            attempt(second.backend().target())
+    again = new_load(table, batch_key="slot:1")
+    assert load_rows(first.backend().target(), again, rows(0, 3)).duplicate
+    assert len(first.listed(table)) == 1
+
+
+def test_a_table_inside_one_of_another_prefix_is_refused(lake: S3Lake) -> None:
+    load_rows(narrow(lake).backend().target(), new_load(NARROW), rows(0, 3))
+    with pytest.raises(PlanError, match="would lie inside 'raw/events'"):
+        lake.backend().target().inspect(TableSpec("raw/events", "inner", (ID, DAY)))
+
+
+def test_a_copied_table_or_lake_does_not_lead_to_where_it_came_from(lake: S3Lake) -> None:
+    load_rows(narrow(lake).backend().target(), new_load(NARROW), rows(0, 3))
+    client, start = lake.server.client(), f"{lake.prefix}/raw/"
+    for key in lake.server.keys_in(lake.bucket, start):
+        for to in ("copied/raw/", "alone/") if "/.ematix_flow/" not in key else ("copied/raw/",):
+            source = {"Bucket": lake.bucket, "Key": key}
+            client.copy_object(
+                CopySource=source, Bucket=lake.bucket, Key=f"{lake.prefix}/{to}{key[len(start) :]}"
+            )
+    whole = replace(lake, prefix=f"{lake.prefix}/copied/raw").backend()
+    load_rows(whole.target(), new_load(NARROW), rows(3, 5))
+    alone = replace(lake, prefix=f"{lake.prefix}/alone")
+    load_rows(alone.backend().target(), new_load(NARROW), rows(5, 6))
+    found = S3Tree(whole.store).managed(("events",))
+    assert found is not None
+    assert len(found.files) == 2
+    assert len(alone.published(NARROW)) == 2
+    assert len(narrow(lake).published(NARROW)) == 1
 
 
 def test_a_file_that_is_gone_is_named(spark: SparkSession, lake: S3Lake) -> None:

@@ -80,6 +80,10 @@ def test_a_bucket_that_is_told_of_anew_is_opened_anew(
         own.read.csv(where).collect()
     tell(own, s3a_conf(found))
     assert own.read.option("header", True).csv(where).collect()[0].name == "Ada"
+    tell(own, s3a_conf(ObjectStoreS3Connection(name="amazon", bucket=s3_bucket, anonymous=True)))
+    now = own._jsparkSession.sessionState().newHadoopConf()
+    for name in ("endpoint", "connection.ssl.enabled", "endpoint.region", "secret.key"):
+        assert now.get(f"fs.s3a.bucket.{s3_bucket}.{name}") is None
 
 
 def test_an_authority_of_the_users_own_is_trusted(spark: SparkSession) -> None:
@@ -105,6 +109,19 @@ def test_two_connections_that_mean_different_things_by_one_bucket_are_refused() 
     world.spark()
     world.backend(replace(one, name="other", endpoint="http://localhost:2"))
     with pytest.raises(Unsupported, match=r"connection 'other' .*bucket\.data\.endpoint"):
+        world.spark()
+
+
+@pytest.mark.parametrize("first", ["minio", "amazon"])
+def test_a_connection_without_an_endpoint_means_another_bucket_than_one_with_it(first: str) -> None:
+    amazon = ObjectStoreS3Connection(name="amazon", bucket="data", anonymous=True, path_style=True)
+    minio = replace(amazon, name="minio", endpoint="http://localhost:1")
+    world = World(lambda groups: None, lambda error, what: FlowError(what), lambda session, conf: None)  # type: ignore[arg-type,return-value]
+    for connection in (minio, amazon) if first == "minio" else (amazon, minio):
+        world.backend(connection)
+    with pytest.raises(
+        Unsupported, match=r"different settings for the same place .*bucket\.data\.endpoint\)"
+    ):
         world.spark()
 
 

@@ -254,6 +254,37 @@ def test_a_load_that_was_overtaken_after_its_last_look_at_the_lock_does_not_comm
     assert_tidy(lake)
 
 
+@pytest.mark.parametrize("name", ["orders", "fresh"])
+def test_a_commit_that_comes_after_others_used_its_number_and_dropped_it_is_no_success(
+    lake: S3Lake, target: Target, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    other, table = lake.backend().target(), replace(TABLE, name=name)
+    before = [row["id"] for row in lake.rows(table)]
+    late: list[str] = []
+    plain = S3Store.create
+
+    def create(self: S3Store, path: str, text: str) -> None:
+        if "manifest-" in path and not late:
+            late.append(path)
+            monkeypatch.setattr(s3_leases.Lease, "take", lambda self: None)  # as if the lease had run out
+            for number in (10, 11, 12):
+                load_rows(other, new_load(table, pipeline="another"), rows(number, number + 1))
+            monkeypatch.undo()
+            with pytest.raises(FileNotFoundError):
+                self.read(path)
+        plain(self, path, text)
+
+    monkeypatch.setattr(S3Store, "create", create)
+    with pytest.raises(TargetFailed, match="it lost its lock") as raised:
+        load_rows(target, new_load(table, batch_key="slot:1"), rows(3, 5))
+    assert "not known" in (raised.value.state or "")
+    assert late
+    assert sorted(row["id"] for row in lake.rows(table)) == [*before, 10, 11, 12]
+    target.sweep(PIPELINE, TARGET)
+    assert load_rows(target, new_load(table, batch_key="slot:1"), rows(3, 5)).rows_inserted == 2
+    assert sorted(row["id"] for row in lake.rows(table)) == [*before, 3, 4, 10, 11, 12]
+
+
 @pytest.mark.slow
 def test_a_server_that_restarts_while_a_load_is_written_costs_nothing_but_time() -> None:
     with running_server() as server, proxied(server.port) as proxy:

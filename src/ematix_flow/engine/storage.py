@@ -7,43 +7,42 @@ start. Both are mended here, in the driver's own Java, which in local mode is al
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.backends.stores.s3a import TRUST
+from ematix_flow.backends.stores.s3a import TRUST, settings_by_bucket
 from ematix_flow.errors import ConfigError, Unsupported
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_OF_A_BUCKET = re.compile(r"fs\.s3a\.bucket\.(.+)\.path\.style\.access")  # one that each bucket has
 _PASSWORD = "changeit"  # as Java's own list of authorities: there is no secret in it
 
 _trusted: dict[int, set[str]] = {}  # files of authorities, by the Java that knows them
 
 
 def tell(session: SparkSession, conf: Mapping[str, str]) -> None:
-    """Set what is to be set; what was opened or trusted by other settings before is brought up to date."""
+    """Set what is to be set, and for each bucket nothing else that an earlier connection told of it.
+
+    What was opened or trusted by other settings before is brought up to date.
+    """
     authorities = sorted({value for key, value in conf.items() if key.startswith(TRUST)})
     if authorities:
         _trust(session, authorities)
     settings = {key: value for key, value in conf.items() if not key.startswith(TRUST)}
-    buckets = {found[1] for key in settings if (found := _OF_A_BUCKET.fullmatch(key))}
-    changed = [bucket for bucket in sorted(buckets) if _differs(session, bucket, settings)]
+    changed = []
+    for bucket, wanted in settings_by_bucket(settings).items():
+        before = {key: session.conf.get(key, None) for key in wanted}
+        if any(value is not None for value in before.values()) and before != wanted:
+            changed.append(bucket)
+        for key, value in wanted.items():
+            if value is None and before[key] is not None:
+                session.conf.unset(key)
     for key, value in settings.items():
         session.conf.set(key, value)
     if changed:
         _forget(session, changed)
-
-
-def _differs(session: SparkSession, bucket: str, settings: Mapping[str, str]) -> bool:
-    """Whether the bucket was told of before, otherwise than now."""
-    start = f"fs.s3a.bucket.{bucket}."
-    before = {key: session.conf.get(key, None) for key in settings if key.startswith(start)}
-    known = any(value is not None for value in before.values())
-    return known and any(settings[key] != value for key, value in before.items())
 
 
 def _forget(session: SparkSession, buckets: list[str]) -> None:

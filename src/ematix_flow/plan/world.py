@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.base import Backend, BatchSource, SparkSource, SparkTarget, Target
 from ematix_flow.backends.registry import open_backend
+from ematix_flow.backends.stores.s3a import settings_by_bucket
 from ematix_flow.errors import FlowError, Unsupported
 from ematix_flow.graph.connections import resolve_for_use
 from ematix_flow.spec.pipelines import ConnectionRef, FileOptions, connection_label
@@ -42,8 +43,14 @@ class World:
         backends = list(self._backends.values())
         session = self._start_spark(sorted({group for each in backends for group in each.jar_groups}))
         told: dict[str, str] = {}
+        buckets: dict[str, dict[str, str | None]] = {}
         for backend in backends:
-            for key, value in backend.spark_conf().items():
+            conf = backend.spark_conf()
+            for bucket, wanted in settings_by_bucket(conf).items():
+                for key, there in buckets.setdefault(bucket, wanted).items():
+                    if there != wanted[key]:
+                        raise _two_meanings(key, backend)
+            for key, value in conf.items():
                 if told.setdefault(key, value) != value:
                     raise _two_meanings(key, backend)
         self._tell(session, told)

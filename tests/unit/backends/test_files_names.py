@@ -64,6 +64,12 @@ def test_a_table_inside_another_table_is_refused(tmp_path: Path) -> None:
         Place(tmp_path, ("events", "raw")).require_separate()
 
 
+def test_a_link_of_the_users_own_is_no_table_of_another_root(tmp_path: Path) -> None:
+    for number, target in enumerate((Path("/"), Path("/tmp"), tmp_path)):
+        (tmp_path / f"events{number}").symlink_to(target)
+        Place(tmp_path, (f"events{number}",)).require_own()
+
+
 def test_names_that_look_alike_have_different_stems() -> None:
     assert stem("a/b") != stem("a-b")
     assert stem("a", "b") != stem("a,b")

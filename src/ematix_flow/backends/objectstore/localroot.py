@@ -112,6 +112,7 @@ class LocalRoot(FilesRoot):
     def home(self, table: TableSpec) -> TableHome:
         place = place_of(self.path, table)
         place.require_separate()
+        place.require_own()
         return LocalHome(place)
 
     @contextmanager

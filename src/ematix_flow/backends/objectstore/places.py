@@ -74,6 +74,20 @@ class Place:
                     next_step="choose another schema, name or prefix",
                 )
 
+    def require_own(self) -> None:
+        """Refuse a table of another root, whose ledger and watermarks are there: they would not be seen."""
+        if not self.folder.is_symlink():
+            return
+        version = Path(os.path.realpath(self.folder)).parent
+        tables = version.parent.parent  # <root>/.ematix_flow/tables
+        root = tables.parent.parent
+        if tables == root / HIDDEN / "tables" and root != Path(os.path.realpath(self.root)):
+            raise PlanError(
+                f"{self.folder} is a table that is loaded through a connection with path {str(root)!r}",
+                state=f"{self.name} is unchanged",
+                next_step="load it through one connection: its ledger and watermarks lie below that path",
+            )
+
 
 def place_of(root: Path, table: TableSpec) -> Place:
     """The place of a declared table; PlanError for a name that cannot be a folder."""

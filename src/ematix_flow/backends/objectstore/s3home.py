@@ -3,7 +3,8 @@
 A manifest holds the state of one version, its files among it. To publish is to create the next number,
 which only one can; the newest manifest is the table. Before files are brought to where readers list, their
 names are noted in an intent, so that what a crash leaves is known and removed. Replaced files are noted too,
-and stay a while for readers that have begun. A user's own files are never removed.
+and stay a while for readers that have begun. A user's own files are never removed. A note in the table's own
+folder leads to the root below which its manifests lie, for those who come to it from another root.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ from ematix_flow.backends.objectstore.tablestate import (
     sealed_lines,
 )
 from ematix_flow.backends.stores.s3 import S3Store
-from ematix_flow.errors import FlowError, TargetFailed
+from ematix_flow.errors import FlowError, PlanError, TargetFailed
 
 KEEP = dt.timedelta(minutes=10)
 COPIES_AT_ONCE = 8
 _LOOKS = 5
 _MANIFEST, _INTENT, _REPLACED = "manifest-", "intent-", "replaced-"
 _TIME = "%Y%m%dT%H%M%SZ"
+_NOTE = "_ematix_flow_home"  # passed over by whoever reads the folder
 _NOT_KNOWN = "whether it was committed is not known; another run finds out and loads it once"
 
 _log = logging.getLogger(__name__)
@@ -139,11 +141,59 @@ class S3Home(TableHome):
     def _sealed(self, state: TableState) -> tablestate.ReadSealed:
         return lambda number: self.store.read(f"{self._folder}/{state.sealed_as[number - 1]}")
 
+    # -------------------------------------------------------------- a table of another root
+
+    def elsewhere(self) -> S3Home | None:
+        """The home that the same folder has below another root; None when it has none there."""
+        return self._led_to(self._noted())
+
+    def require_own(self) -> None:
+        """Refuse a table of another root, whose ledger and watermarks are there: they would not be seen."""
+        self._refuse(self.elsewhere())
+
+    def _claim(self) -> None:
+        """Leave the note. It may be missing, or have come with files that were copied from elsewhere."""
+        noted = self._noted()
+        if noted != self._up:
+            self._refuse(self._led_to(noted))
+            self.store.put(f"{self.name}/{_NOTE}", self._up)
+
+    def _refuse(self, other: S3Home | None) -> None:
+        if other is not None:
+            raise PlanError(
+                f"{self.shown} is a table that is loaded through a connection with prefix "
+                f"{other.store.root!r}",
+                state=f"{self.name} is unchanged",
+                next_step="load it through one connection: its ledger and watermarks lie below that prefix",
+            )
+
+    @property
+    def _up(self) -> str:
+        """From the folder to the root, so that it stays true when all of the root is copied."""
+        return "/".join([".."] * len(self.parts))
+
+    def _noted(self) -> str | None:
+        path = "/".join((*self.parts, _NOTE))
+        try:
+            self.store.object_at(path)  # who may list a part of a bucket alone is refused what is not there
+            return self.store.read(path)
+        except FileNotFoundError:
+            return None
+
+    def _led_to(self, noted: str | None) -> S3Home | None:
+        folders, up = self.store.key(self.name).split("/"), (noted or "").count("..")
+        if noted == self._up or not 0 < up <= len(folders):
+            return None
+        root = replace(self.store.connection, prefix="/".join(folders[:-up]))
+        home = S3Home(S3Store(root), tuple(folders[-up:]))
+        return home if home.current() is not None else None
+
     # -------------------------------------------------------------- publishing
 
     def begin(self, state: TableState, files: Sequence[DataFile]) -> S3Version:
         """The user's files stay where they are; from now on the manifest says which are the table's."""
         self.store.require_held()
+        self._claim()
         return self._commit(1, replace(state, adopted=tuple(file.name for file in files)))
 
     def publish(self, base: Version, kept: Sequence[str], new: Sequence[DataFile], state: TableState) -> None:
@@ -163,6 +213,7 @@ class S3Home(TableHome):
             faults.point("apply.ledger_written")
             faults.point("apply.before_commit")
             faults.point("files.before_publish")
+            self._claim()
             self.store.require_held()
         except Exception:
             self._withdraw(noted, intent, there.state)
@@ -220,7 +271,23 @@ class S3Home(TableHome):
                 error.state = error.state or _NOT_KNOWN
                 raise
             _log.info("the answer to a commit was lost, and it is there: %s", error.what)
+        self._require_newest(number)
         return S3Version(number, state)
+
+    def _require_newest(self, number: int) -> None:
+        """Refuse a manifest that came so late that others had used its number and dropped it again."""
+        try:
+            there = self._numbers()
+        except FlowError as error:
+            error.state = error.state or _NOT_KNOWN
+            raise
+        if there[-1:] != [number] or (number > 1 and number - 1 not in there):
+            # it is left where it is: a newer one is the table, and the next load drops those below
+            raise TargetFailed(
+                f"other loads changed {self.shown} while this one was being committed: it lost its lock",
+                state=_NOT_KNOWN,
+                next_step="run it again",
+            )
 
     def _went_in(self, number: int, text: str) -> bool:
         """Whether a commit is there whose answer never came."""

@@ -51,16 +51,20 @@ class S3Root(FilesRoot):
         return S3Home(self.store, parts)
 
     def _require_separate(self, parts: tuple[str, ...]) -> None:
-        """Refuse a table inside another table: readers that list that one would take its rows too."""
+        """Refuse a table inside another table: readers that list that one would take its rows too.
+
+        Refuse a table of another root as well.
+        """
         if parts in self._separate:
             return
         for depth in range(1, len(parts)):
             above = S3Home(self.store, parts[:depth])
-            if above.current() is not None:
+            if above.current() is not None or above.elsewhere() is not None:
                 raise PlanError(
                     f"{'/'.join(parts)!r} would lie inside {above.name!r}, which is a table of its own",
                     next_step="choose another schema, name or prefix",
                 )
+        S3Home(self.store, parts).require_own()
         self._separate.add(parts)
 
     def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> AbstractContextManager[None]:

@@ -100,13 +100,16 @@ class S3Tree(Tree):
         for _ in range(_LOOKS):
             with _reading():
                 version = home.current()
+                if version is None:
+                    home = home.elsewhere() or home
+                    version = home.current()
             if version is None:
                 return None
             there = {found.path: found for found in self._below(parts)}
             missing = sorted(set(version.state.files) - set(there))
             if not missing:
                 files = (
-                    self._file(there[name], f"{home.name}/{name}", name)
+                    self._file(there[name], "/".join((*parts, name)), name)
                     for name in sorted(version.state.files)
                 )
                 return Managed(version.state, self.uri(parts), tuple(files), exact=False)

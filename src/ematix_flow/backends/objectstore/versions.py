@@ -180,6 +180,7 @@ def publish(place: Place, version: Version) -> None:
         ) from error
     flush_to_disk(place.home)
     faults.point("files.before_publish")
+    place.require_own()  # a load through another root has another lock
     if place.folder.is_symlink() or not place.folder.exists():
         os.replace(pointer, place.folder)
     else:

@@ -8,6 +8,8 @@ event logs and pages. Nothing of ours commits by renames, which are copies here,
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 
 from ematix_flow.backends.stores.s3_client import DEFAULT_REGION, endpoint_of, frozen_credentials
 from ematix_flow.backends.stores.s3_failures import understood
@@ -31,6 +33,20 @@ _PATIENCE = {
     "connection.establish.timeout": "10s",
     "connection.timeout": "60s",
 }
+_ALWAYS = "path.style.access"
+_NAMES = (
+    "endpoint",
+    "connection.ssl.enabled",
+    "endpoint.region",
+    "access.key",
+    "secret.key",
+    "session.token",
+    "aws.credentials.provider",
+    "requester.pays.enabled",
+    _ALWAYS,
+    *_PATIENCE,
+)
+_OF_A_BUCKET = re.compile(rf"fs\.s3a\.bucket\.(.+)\.{re.escape(_ALWAYS)}")
 
 
 def s3a_conf(connection: S3Connection) -> dict[str, str]:
@@ -42,7 +58,7 @@ def s3a_conf(connection: S3Connection) -> dict[str, str]:
             next_step="name the file of the server's authority as ca_cert_path instead",
         )
     settings = {
-        "path.style.access": _flag(connection.uses_path_style),
+        _ALWAYS: _flag(connection.uses_path_style),
         "requester.pays.enabled": _flag(connection.requester_pays),
         **_PATIENCE,
         **_credentials(connection),
@@ -54,10 +70,22 @@ def s3a_conf(connection: S3Connection) -> dict[str, str]:
     region = connection.region or (DEFAULT_REGION if endpoint is not None else "")
     if region:
         settings["endpoint.region"] = region
-    conf = {f"fs.s3a.bucket.{connection.bucket}.{name}": value for name, value in settings.items()}
+    conf = {_key(connection.bucket, name): value for name, value in settings.items()}
     if connection.ca_cert_path:
         conf[TRUST + connection.bucket] = os.path.abspath(os.path.expanduser(connection.ca_cert_path))
     return conf
+
+
+def settings_by_bucket(conf: Mapping[str, str]) -> dict[str, dict[str, str | None]]:
+    """All that a session can be told of each bucket in ``conf``; None for what must not be set there."""
+    buckets = sorted(found[1] for key in conf if (found := _OF_A_BUCKET.fullmatch(key)))
+    return {
+        bucket: {_key(bucket, name): conf.get(_key(bucket, name)) for name in _NAMES} for bucket in buckets
+    }
+
+
+def _key(bucket: str, name: str) -> str:
+    return f"fs.s3a.bucket.{bucket}.{name}"
 
 
 def _credentials(connection: S3Connection) -> dict[str, str]:

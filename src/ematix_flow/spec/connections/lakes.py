@@ -79,6 +79,13 @@ class S3Connection(Connection):
                 f"{self.bucket!r} cannot be the name of a bucket",
                 next_step='write the name alone:  bucket = "my-bucket", and the rest as  prefix = "…"',
             )
+        parts = self.prefix.strip("/").split("/")
+        if self.prefix.strip("/") and not has_reference(self.prefix) and {"", ".", ".."} & set(parts):
+            # a key may hold such parts, and Spark's paths leave them out: it would look elsewhere
+            raise self._wrong(
+                f"prefix {self.prefix!r} has a part that is empty, '.' or '..'",
+                next_step='write the folders alone, as in  prefix = "raw/events"',
+            )
 
     @property
     def uses_path_style(self) -> bool:
