@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from ematix_flow.backends.base import SparkSource
-from ematix_flow.backends.delta.log import first_and_last
+from ematix_flow.backends.delta.log import LOG, first_and_last
 from ematix_flow.backends.delta.tables import DeltaTables
 from ematix_flow.backends.query_tables import Moment, Name, chosen_columns, query_frame
 from ematix_flow.backends.stores.base import Store
@@ -62,7 +62,7 @@ class DeltaSource(SparkSource):
     def _require_files(self, name: Name, folder: str, moment: Moment, frame: DataFrame) -> None:
         """The log remembers a version for longer than its files are kept."""
         wanted = {unquote(path.rsplit("/", 1)[-1]) for path in frame.inputFiles()}
-        there = {path.rsplit("/", 1)[-1] for path, _ in self._store.files_below(folder)}
+        there = {path.rsplit("/", 1)[-1] for path, _ in self._store.files_below(folder, without=(LOG,))}
         gone = len(wanted - there)
         if gone:
             raise SourceFailed(

@@ -89,8 +89,8 @@ class DeltaUpkeep:
 
     def _data_files(self) -> Iterator[tuple[str, int]]:
         """All that lies there but for Delta's log, our journal, and checksums that Hadoop keeps."""
-        for path, size in self._store.files_below(self._folder):
-            if not path.startswith((f"{LOG}/", f"{FOLDER}/")) and not path.rpartition("/")[2].startswith("."):
+        for path, size in self._store.files_below(self._folder, without=(LOG, FOLDER)):
+            if not path.rpartition("/")[2].startswith("."):
                 yield path, size
 
     def _below(self, uri: str) -> str:
