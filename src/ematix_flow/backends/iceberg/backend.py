@@ -57,7 +57,7 @@ class IcebergBackend(Backend):
 
     def identity(self) -> str:
         catalog = self._iceberg
-        return f"iceberg:{catalog.catalog_type}:{catalog.uri}:{warehouse(catalog)}"
+        return f"iceberg:{catalog.catalog_type}:{catalog.uri}:{warehouse(catalog)}:{catalog.namespace}"
 
     def source(self) -> SparkSource:
         from ematix_flow.backends.iceberg.source import IcebergSource
