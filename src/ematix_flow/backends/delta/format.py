@@ -187,6 +187,9 @@ class DeltaFormat(LakeFormat):
         upkeep = self._upkeep(spark, table)
         return upkeep.would_compact(zorder) if dry_run else upkeep.compact(zorder)
 
+    def retention(self, spark: SparkSession, table: TableSpec) -> dt.timedelta:
+        return self._upkeep(spark, table).retention()
+
     def clean(
         self, spark: SparkSession, table: TableSpec, retain: dt.timedelta | None, *, dry_run: bool
     ) -> Size:
