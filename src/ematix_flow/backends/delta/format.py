@@ -51,7 +51,6 @@ _UNMAPPED = re.compile(r"[ ,;{}()\n\t=]")  # Delta keeps such names only apart f
 class DeltaFormat(LakeFormat):
     name = "Delta Lake"
     levels = "/"
-    keeps_not_null = False  # Spark reads every column of a Delta table as nullable
 
     def __init__(self, store: Store) -> None:
         self._store = store

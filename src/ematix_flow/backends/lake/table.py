@@ -48,7 +48,6 @@ class LakeFormat(ABC):
 
     name: str  # as a person knows it
     levels = "."  # between the parts of a schema that has several
-    keeps_not_null = True  # whether a table says which of its columns take no nulls
 
     @abstractmethod
     def table(self, table: TableSpec) -> exp.Table:
