@@ -199,10 +199,14 @@ def test_a_table_named_like_metadata_of_another_is_a_table_of_its_own(lake: Lake
     bare = replace(PEOPLE, schema=None)
     lake.load(bare, people("Ada"))
     inside = replace(PEOPLE, schema="people", name="snapshots")
-    assert lake.target.inspect(inside) is None
+    with pytest.raises(PlanError, match=r"'people.snapshots' and 'people' would lie one in the other"):
+        lake.target.inspect(inside)
     assert len(lake.ask("SELECT snapshot_id FROM people.snapshots")) == 1
     with pytest.raises(SourceFailed, match=r"no Iceberg table 'nobody.snapshots'"):
         lake.ask("SELECT * FROM nobody.snapshots")
+    for name in ("history", "tag_x", "nobody"):
+        with pytest.raises(SourceFailed, match=f"no Iceberg table '{name}'"):
+            lake.ask(f"SELECT * FROM {name}")
 
 
 def test_a_source_joins_tables_each_at_one_moment(lake: Lake) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from ematix_flow.backends.lake import journal
 from ematix_flow.backends.lake.companion import UNTIL, with_lifetime
 from ematix_flow.backends.lake.target import LakeTarget
 from ematix_flow.backends.registry import open_backend
+from ematix_flow.backends.stores.local import LocalStore
 from ematix_flow.backends.upkeep import Size, Upkeep
 from ematix_flow.errors import UsageError
 from ematix_flow.spec.tables import TableSpec
@@ -91,6 +93,55 @@ def test_small_files_become_one_and_those_that_nobody_needs_go(
     assert len(rows(backend, target, SMALL)) == 3
     with pytest.raises(UsageError, match=r"'nam' is no column of contract\.small\. Did you mean 'name'"):
         target.maintain(SMALL, Upkeep(zorder=("nam",)))
+
+
+@pytest.mark.parametrize("backend", ["delta"], indirect=True)
+def test_files_are_kept_as_asked_and_for_less_time_than_the_table_says_by_force_alone(
+    target: LakeTarget, tmp_path: Path
+) -> None:
+    add(target, 1)
+    left = tmp_path / "lake" / "contract" / "small" / "left.parquet"
+    left.touch()
+    then = (dt.datetime.now() - dt.timedelta(days=20)).timestamp()
+    os.utime(left, (then, then))
+    target.maintain(SMALL, Upkeep(retain=dt.timedelta(days=25)))
+    assert left.exists()
+    name = target.dialect.render(target._format.table(SMALL))
+    told = "'delta.deletedFileRetentionDuration' = 'interval 30 days'"
+    target.spark().sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({told})")
+    shorter = Upkeep(retain=dt.timedelta(days=10))
+    with pytest.raises(UsageError, match=r"small says that its files are kept for 30 days.* 10 days only"):
+        target.maintain(SMALL, shorter)
+    assert left.exists()
+    (done,) = target.maintain(SMALL, replace(shorter, forced=True))
+    assert done.removed.files == 1
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("backend", ["delta"], indirect=True)
+def test_old_files_are_removed_while_no_load_applies(
+    target: LakeTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table may itself keep files for less time than a load takes."""
+    add(target, 1)
+    held: list[str] = []
+    seen: list[list[str]] = []
+
+    @contextmanager
+    def lock(store: LocalStore, folder: str) -> Iterator[None]:
+        held.append(folder)
+        yield
+        held.remove(folder)
+
+    monkeypatch.setattr(LocalStore, "table_lock", lock)
+    monkeypatch.setattr(
+        type(target._format),
+        "clean",
+        lambda *_, **__: seen.append(list(held)) or Size(),  # type: ignore[func-returns-value]
+    )
+    target.maintain(SMALL, Upkeep())
+    target.maintain(SMALL, Upkeep(dry_run=True))
+    assert seen == [["contract/small"], []]
 
 
 @delta_first

@@ -58,6 +58,7 @@ def test_files_are_created_listed_read_and_removed(store: S3Store) -> None:
     size = len("text of a/deep/3.json – ü".encode())
     assert sorted(path for path, _ in store.files_below("a")) == ["1.json", "2.json", "deep/3.json"]
     assert dict(store.files_below("a"))["deep/3.json"] == size
+    assert sorted(dict(store.files_below("a", without=("deep", "1.json")))) == ["1.json", "2.json"]
     assert store.read("a/deep/3.json") == "text of a/deep/3.json – ü"
     store.remove("a/1.json")
     store.remove("a/1.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -308,6 +309,13 @@ def test_a_source_is_read_as_of_a_version_or_a_time_and_a_wrong_one_is_told(lake
         assert (
             reader(f"SELECT {COLUMNS} FROM sales.orders {as_of}", f"r{len(as_of)}").sync().rows_inserted == 10
         )
+    for number, log in enumerate(sorted((lake / "orders" / "_delta_log").glob("*.json"))):
+        old = (then - dt.timedelta(days=3)).timestamp() + number
+        os.utime(log, (old, old))
+    yesterday = "TIMESTAMP AS OF current_timestamp() - INTERVAL 1 DAY"
+    assert reader(f"SELECT {COLUMNS} FROM sales.orders {yesterday}", "yesterday").sync().rows_inserted == 20
+    with pytest.raises(SourceFailed, match=r"is after the table's latest version"):
+        reader(f"SELECT {COLUMNS} FROM sales.orders {yesterday.replace('-', '+')}", "tomorrow").plan()
     new = f"SELECT {COLUMNS} FROM sales.orders EXCEPT SELECT {COLUMNS} FROM sales.orders VERSION AS OF "
     assert reader(f"{new}{first}", "added").sync().rows_inserted == 10
     with pytest.raises(SourceFailed, match=r"version 99.*Available versions: \[0, \d\]"):

@@ -47,6 +47,11 @@ def test_other_settings_under_one_name_are_another_catalog() -> None:
     assert catalog_name(rest(name="a b")) != catalog_name(rest(name="a.b", token="t"))
 
 
+def test_the_same_names_in_two_namespaces_of_a_catalog_are_two_tables() -> None:
+    one, two, same = (open_backend(folder("/lake", namespace=n)).identity() for n in ("a", "b", "a"))
+    assert one == same != two
+
+
 # ------------------------------------------------------------------ settings
 
 

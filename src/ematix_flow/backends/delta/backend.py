@@ -57,9 +57,9 @@ class DeltaBackend(Backend):
         return DeltaSource(self.store)
 
     def target(self) -> Target:
-        from ematix_flow.backends.lake.target import LakeTarget
+        from ematix_flow.backends.delta.target import DeltaTarget
 
-        return LakeTarget(DeltaFormat(self.store), self.store, self.spark_conf())
+        return DeltaTarget(DeltaFormat(self.store), self.store, self.spark_conf())
 
 
 class DeltaS3Backend(DeltaBackend):

@@ -25,7 +25,7 @@ from ematix_flow.backends.lake.session import with_settings
 from ematix_flow.backends.lake.table import Compacted, LakeFormat, Snapshot
 from ematix_flow.backends.query_tables import Name
 from ematix_flow.backends.stores.base import Store
-from ematix_flow.backends.stores.folders import table_folder
+from ematix_flow.backends.stores.folders import folders_below, is_hidden, table_folder
 from ematix_flow.backends.table_plans import column_definition
 from ematix_flow.backends.upkeep import Size
 from ematix_flow.errors import PlanError
@@ -52,7 +52,6 @@ _UNMAPPED = re.compile(r"[ ,;{}()\n\t=]")  # Delta keeps such names only apart f
 class DeltaFormat(LakeFormat):
     name = "Delta Lake"
     levels = "/"
-    keeps_not_null = False  # Spark reads every column of a Delta table as nullable
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -77,21 +76,24 @@ class DeltaFormat(LakeFormat):
         parts = table_folder(table)
         around = ["/".join(parts[:size]) for size in range(1, len(parts))]
         own = "/".join(parts)
-        within = [f"{own}/{name}" for name in self._store.folders(own) if name[0] != "_"]
+        is_there = is_table(self._store, own)
+        # below a table lie its own folders, and they may be many
+        within = [f"{own}/{n}" for n in self._store.folders(own) if not is_hidden(n)] if is_there else []
         for folder in (*around, *within):
             if is_table(self._store, folder):
+                raise _one_in_the_other(table, own, folder)
+        for folder, inside in () if is_there else folders_below(self._store, own, table):
+            if folder != own and LOG in inside and is_table(self._store, folder):
+                raise _one_in_the_other(table, own, folder)
+            other = plain_file(self._store, folder, inside)
+            if other is not None:
+                shown = f"{folder}/{other}".removeprefix(f"{own}/")
                 raise PlanError(
-                    f"{own!r} and {folder!r} would lie one in the other, and both are Delta tables",
+                    f"{self._uri(table)} is no Delta table and holds {shown!r}, "
+                    "which upkeep of one would remove",
                     where=table.where,
-                    next_step="choose another schema or name",
+                    next_step="move what lies there away, or choose another schema or name",
                 )
-        other = None if is_table(self._store, own) else plain_file(self._store, own)
-        if other is not None:
-            raise PlanError(
-                f"{self._uri(table)} is no Delta table and holds {other!r}, which upkeep of one would remove",
-                where=table.where,
-                next_step="move what lies there away, or choose another schema or name",
-            )
 
     def snapshot(self, spark: SparkSession, table: TableSpec) -> Snapshot | None:
         versions = self._versions(table)
@@ -193,6 +195,9 @@ class DeltaFormat(LakeFormat):
         upkeep = self._upkeep(spark, table)
         return upkeep.would_compact(zorder) if dry_run else upkeep.compact(zorder)
 
+    def retention(self, spark: SparkSession, table: TableSpec) -> dt.timedelta:
+        return self._upkeep(spark, table).retention()
+
     def clean(
         self, spark: SparkSession, table: TableSpec, retain: dt.timedelta | None, *, dry_run: bool
     ) -> Size:
@@ -202,6 +207,14 @@ class DeltaFormat(LakeFormat):
     def _upkeep(self, spark: SparkSession, table: TableSpec) -> DeltaUpkeep:
         name = self._dialect.render(self.table(table))
         return DeltaUpkeep(spark, self._store, "/".join(table_folder(table)), name)
+
+
+def _one_in_the_other(table: TableSpec, own: str, folder: str) -> PlanError:
+    return PlanError(
+        f"{own!r} and {folder!r} would lie one in the other, and both are Delta tables",
+        where=table.where,
+        next_step="choose another schema or name",
+    )
 
 
 def _properties(columns: Iterable[str]) -> dict[str, str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ematix_flow.backends.delta.log import is_table
 from ematix_flow.backends.query_tables import Name
 from ematix_flow.backends.stores.base import Store
-from ematix_flow.backends.stores.folders import segments
+from ematix_flow.backends.stores.folders import is_hidden, segments
 from ematix_flow.errors import SourceFailed, did_you_mean
 
 _LOOKED_INTO = 20  # folders of a folder, to find the table that was meant
@@ -50,12 +52,15 @@ class DeltaTables:
         return [each.replace("/", ".") for each in found]
 
     def _folders(self, folder: str) -> list[str]:
-        names = [name for name in self._store.folders(folder) if not name.startswith((".", "_"))]
+        names = [name for name in self._store.folders(folder) if not is_hidden(name)]
         return [f"{folder}/{name}".lstrip("/") for name in names[:_LOOKED_INTO]]
 
 
-def plain_file(store: Store, folder: str) -> str | None:
-    """A file, or a folder of a partition, in the folder of a table that is not there."""
-    files = (name for name in store.names(folder) if not name.startswith((".", "_")))
-    partitions = (name for name in store.folders(folder) if "=" in name)
+def plain_file(store: Store, folder: str, inside: Iterable[str] | None = None) -> str | None:
+    """A file, or a folder of a partition, in the folder of a table that is not there.
+
+    ``inside`` are the folders in it, where they are known.
+    """
+    files = (name for name in store.names(folder) if not is_hidden(name))
+    partitions = (name for name in (store.folders(folder) if inside is None else inside) if "=" in name)
     return next(files, None) or next(partitions, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -27,7 +28,11 @@ _VACUUM = {
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
     # it would be two commits to the table, though nothing in it changes
     "spark.databricks.delta.vacuum.logging.enabled": "false",
+    # else Delta passes over RETAIN, unless it is 0, and takes the table's own
+    "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false",
 }
+_RETENTION = "delta.deletedFileRetentionDuration"
+_AMOUNT = re.compile(r"([+-]?\d+(?:\.\d+)?)\s+(week|day|hour|minute|second|millisecond|microsecond)s?\b")
 _UNCHECKED = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
 
 
@@ -70,6 +75,12 @@ class DeltaUpkeep:
         gone = [sizes[path] for row in found if (path := self._below(row["path"])) in sizes]
         return Size(len(gone), sum(gone))
 
+    def retention(self) -> dt.timedelta:
+        """How long files stay that the newest version does not need, as the table says."""
+        properties = self._spark.sql(f"DESCRIBE DETAIL {self._name}").select("properties").collect()[0][0]
+        told = properties.get(_RETENTION)
+        return SAFE if told is None else duration(told)
+
     # ------------------------------------------------------------------
 
     def _vacuum(self, retain: dt.timedelta | None) -> str:
@@ -77,7 +88,8 @@ class DeltaUpkeep:
         return f"VACUUM {self._name}{hours}"
 
     def _vacuum_conf(self, retain: dt.timedelta | None) -> Mapping[str, str]:
-        return _VACUUM if retain is None or retain >= SAFE else _VACUUM | _UNCHECKED
+        """Delta refuses what is shorter than the table's own; whoever asks for it has been warned."""
+        return _VACUUM if retain is None or retain >= self.retention() else _VACUUM | _UNCHECKED
 
     def _newest(self) -> Size:
         detail = self._spark.sql(f"DESCRIBE DETAIL {self._name}").collect()[0]
@@ -89,11 +101,17 @@ class DeltaUpkeep:
 
     def _data_files(self) -> Iterator[tuple[str, int]]:
         """All that lies there but for Delta's log, our journal, and checksums that Hadoop keeps."""
-        for path, size in self._store.files_below(self._folder):
-            if not path.startswith((f"{LOG}/", f"{FOLDER}/")) and not path.rpartition("/")[2].startswith("."):
+        for path, size in self._store.files_below(self._folder, without=(LOG, FOLDER)):
+            if not path.rpartition("/")[2].startswith("."):
                 yield path, size
 
     def _below(self, uri: str) -> str:
         """The path of a file relative to the table's folder."""
         inside = f"/{self._folder}/"
         return unquote(uri).rpartition(inside)[2] if inside in unquote(uri) else uri
+
+
+def duration(interval: str) -> dt.timedelta:
+    """What an interval of a table's property means, as in ``interval 1 week 12 hours``; it has no months."""
+    amounts = _AMOUNT.findall(interval.lower())
+    return sum((dt.timedelta(**{f"{unit}s": float(count)}) for count, unit in amounts), dt.timedelta(0))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ematix_flow.backends.base import Backend, SparkSource, Target
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.backends.iceberg.names import Namespaces
-from ematix_flow.backends.iceberg.places import store_of, store_place, warehouse
+from ematix_flow.backends.iceberg.places import folders_of, store_of, store_place, warehouse
 from ematix_flow.backends.iceberg.settings import catalog_name, files_conf, uses_s3
 from ematix_flow.backends.stores.local import LocalStore
 from ematix_flow.errors import Unsupported
@@ -57,7 +57,7 @@ class IcebergBackend(Backend):
 
     def identity(self) -> str:
         catalog = self._iceberg
-        return f"iceberg:{catalog.catalog_type}:{catalog.uri}:{warehouse(catalog)}"
+        return f"iceberg:{catalog.catalog_type}:{catalog.uri}:{warehouse(catalog)}:{catalog.namespace}"
 
     def source(self) -> SparkSource:
         from ematix_flow.backends.iceberg.source import IcebergSource
@@ -73,7 +73,9 @@ class IcebergBackend(Backend):
         in_folders = self._iceberg.catalog_type == "hadoop" and not self._iceberg.staging
         # by the warehouse and not by the address, which may change while the tables stay
         journals = None if in_folders else warehouse(self._iceberg)
-        format = IcebergFormat(self._namespaces, self._store, journals=journals)
+        format = IcebergFormat(
+            self._namespaces, self._store, journals=journals, warehouse=folders_of(self._iceberg)
+        )
         return IcebergTarget(self._iceberg, format, self._store, self.spark_conf())
 
     def _no_store(self) -> Unsupported:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from ematix_flow.backends.lake.dialect import LakeDialect
-from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
 
 
 class IcebergDialect(LakeDialect):
-    """Iceberg's smallest whole number is INT; a column that is added takes nulls."""
+    """Iceberg's smallest whole number is INT."""
 
     def native_type(self, data_type: DataType) -> str:
         return "INT" if data_type.kind == "small_int" else super().native_type(data_type)
-
-    def add_clause(self, item: ColumnSpec) -> str:
-        return f"ADD COLUMN {self.quote(item.name)} {self.native_type(item.type)}"
 
 
 def can_widen(live: DataType, declared: DataType) -> bool:

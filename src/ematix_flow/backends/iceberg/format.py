@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from ematix_flow.backends.iceberg.dialect import IcebergDialect
+from ematix_flow.backends.iceberg.folders import METADATA, is_table
 from ematix_flow.backends.iceberg.names import Namespaces, Path
 from ematix_flow.backends.iceberg.tables import CatalogTables
 from ematix_flow.backends.iceberg.upkeep import IcebergUpkeep
@@ -20,6 +21,7 @@ from ematix_flow.backends.lake.session import with_settings
 from ematix_flow.backends.lake.table import Compacted, LakeFormat, Snapshot
 from ematix_flow.backends.query_tables import Name
 from ematix_flow.backends.stores.base import Store
+from ematix_flow.backends.stores.folders import folders_below
 from ematix_flow.backends.table_plans import column_definition
 from ematix_flow.backends.upkeep import Size
 from ematix_flow.errors import PlanError, SourceFailed
@@ -41,12 +43,16 @@ _UNKNOWN = "CommitStateUnknownException"
 
 class IcebergFormat(LakeFormat):
     """Journals lie in the tables' folders, where those follow from the names; else in the store, with
-    ``journals`` telling this catalog's from those of another one in the same place."""
+    ``journals`` telling this catalog's from those of another one in the same place. ``warehouse`` is where
+    tables are the folders of their names, if they are."""
 
     name = "Iceberg"
 
-    def __init__(self, namespaces: Namespaces, store: Store, *, journals: str | None) -> None:
+    def __init__(
+        self, namespaces: Namespaces, store: Store, *, journals: str | None, warehouse: Store | None = None
+    ) -> None:
         self._namespaces, self._store, self._journals = namespaces, store, journals
+        self._warehouse = warehouse
         self._tables = CatalogTables(namespaces)
         self._dialect = IcebergDialect()
 
@@ -76,6 +82,24 @@ class IcebergFormat(LakeFormat):
         if self._journals is None:
             return self._store, "/".join(path)
         return self._store, f"{_JOURNALS}/{distinct_name(path[-1], self._journals, *path)}"
+
+    def require_separate(self, table: TableSpec) -> None:
+        store, path = self._warehouse, self.path(table)
+        if store is None:
+            return
+        own = "/".join(path)
+        around = ["/".join(path[:size]) for size in range(1, len(path))]
+        found = next((folder for folder in around if is_table(store, folder)), None)
+        if found is None and not is_table(store, own):
+            below = (folder for folder, inside in folders_below(store, own, table) if METADATA in inside)
+            found = next((folder for folder in below if is_table(store, folder)), None)
+        if found is not None:
+            raise PlanError(
+                f"{'.'.join(path)!r} and {found.replace('/', '.')!r} would lie one in the other in "
+                f"{store.uri('')}, and both are Iceberg tables",
+                where=table.where,
+                next_step="choose another schema or name",
+            )
 
     def snapshot(self, spark: SparkSession, table: TableSpec) -> Snapshot | None:
         return self._tables.look(spark, self.path(table))

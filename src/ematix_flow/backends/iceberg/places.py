@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from urllib.parse import unquote, urlsplit
 
 from ematix_flow.backends.stores.base import Store
@@ -62,6 +63,11 @@ def store_of(connection: IcebergConnection) -> Store | None:
         return S3Store(s3_connection(connection, place))
     folder = local_folder(place)
     return LocalStore(folder) if folder is not None else None
+
+
+def folders_of(connection: IcebergConnection) -> Store | None:
+    """The warehouse as a store, where a table is the folder of its name; None where catalogs choose it."""
+    return store_of(replace(connection, staging="")) if connection.catalog_type == "hadoop" else None
 
 
 def s3_connection(connection: IcebergConnection, place: str) -> ObjectStoreS3Connection:

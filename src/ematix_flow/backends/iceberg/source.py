@@ -52,7 +52,8 @@ class IcebergSource(SparkSource):
         snapshot = self._tables.look(spark, path)
         if snapshot is not None:
             return self._tables.read(spark, path, snapshot)
-        if may_mean_metadata(path[-1]) and self._tables.look(spark, path[:-1]) is not None:
+        of_another = len(path) > 1 and may_mean_metadata(path[-1])
+        if of_another and self._tables.look(spark, path[:-1]) is not None:
             return spark.table(self._tables.name(path))
         raise self._missing(spark, path)
 

@@ -73,8 +73,11 @@ class CatalogTables:
         return spark.catalog.databaseExists(self.name(path))
 
     def names(self, spark: SparkSession, namespace: Path) -> list[str]:
-        """The names of the tables in a namespace; none when there is no such namespace."""
-        if namespace and not self.has_namespace(spark, namespace):
+        """The names of the tables in a namespace; none when there is no such namespace.
+
+        Nor of those in no namespace: a catalog may have some, and does not list them.
+        """
+        if not namespace or not self.has_namespace(spark, namespace):
             return []
         return [row["tableName"] for row in spark.sql(f"SHOW TABLES IN {self.name(namespace)}").collect()]
 

@@ -51,6 +51,10 @@ class LakeDialect(SqlDialect):
     def canonical_type(self, native: str) -> DataType | None:
         return canonical_type(native)
 
+    def add_clause(self, item: ColumnSpec) -> str:
+        # lakes add no column without nulls, to an empty table neither; staging refuses them
+        return f"ADD COLUMN {self.quote(item.name)} {self.native_type(item.type)}"
+
     def literal(self, value: Any, data_type: DataType) -> exp.Expr:
         if value is None:
             return self._cast(exp.Null(), data_type)

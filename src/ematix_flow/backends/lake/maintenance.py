@@ -1,7 +1,7 @@
 """Keeping a lake table in shape: few files, none that nobody needs, a short journal.
 
-What changes the table is done while no load of ours applies to it. Removing old files needs no lock: what a
-load has written so far is younger than anything that goes, unless the user has forced a short retention.
+All is done while no load of ours applies to the table, removing old files too: a table may say, or a user may
+force, that files go which are younger than a load.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.journal import KEPT, Journal
 from ematix_flow.backends.lake.table import Compacted, LakeFormat
 from ematix_flow.backends.stores.base import Store
-from ematix_flow.backends.upkeep import Maintained, Size, Upkeep
+from ematix_flow.backends.upkeep import Maintained, Size, Upkeep, in_words
 from ematix_flow.errors import TargetFailed, UsageError, did_you_mean
 from ematix_flow.spec.tables import TableSpec
 
@@ -41,8 +41,9 @@ class Maintenance:
         if self.format.snapshot(self.spark, self.table) is None:
             return []
         self._require_columns()
-        store, folder = self.format.folder(self.spark, self.table)
         beside = self._beside()
+        self._require_kept_long_enough([self.table, *beside])
+        store, folder = self.format.folder(self.spark, self.table)
         if self.upkeep.dry_run:
             journal = self.journal()
             compacted = [self._compact(self.table), *[self._compact(spec) for spec in beside]]
@@ -91,6 +92,20 @@ class Maintenance:
                     next_step="leave it out of the columns to bring rows together by",
                 )
 
+    def _require_kept_long_enough(self, specs: Sequence[TableSpec]) -> None:
+        retain = self.upkeep.retain
+        if retain is None or self.upkeep.forced:
+            return
+        for spec in specs:
+            own = self.format.retention(self.spark, spec)
+            if retain < own:
+                raise UsageError(
+                    f"{spec.label} says that its files are kept for {in_words(own)}; to keep them for "
+                    f"{in_words(retain)} only takes them from under readers and writers that count on it",
+                    state="nothing was touched",
+                    next_step="give --force (force=True) when you know that there are none",
+                )
+
     def _compact(self, spec: TableSpec) -> Compacted:
         zorder = self.upkeep.zorder if spec is self.table else ()
         for attempt in range(1, _TRIES + 1):
@@ -110,8 +125,7 @@ class Maintenance:
 
     def _clean(self, specs: Sequence[TableSpec], store: Store, folder: str) -> list[Size]:
         upkeep = self.upkeep
-        alone = store.table_lock(folder) if upkeep.is_short and not upkeep.dry_run else nullcontext()
-        with alone:
+        with nullcontext() if upkeep.dry_run else store.table_lock(folder):
             self.journal()  # asks after commits without a mark, before anything forgets them
             return [
                 self.format.clean(self.spark, spec, upkeep.retain, dry_run=upkeep.dry_run) for spec in specs

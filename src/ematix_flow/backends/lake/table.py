@@ -14,7 +14,7 @@ from ematix_flow.backends.lake.actions import Changes
 from ematix_flow.backends.lake.journal import Commit
 from ematix_flow.backends.query_tables import Name
 from ematix_flow.backends.stores.base import Store
-from ematix_flow.backends.upkeep import Size
+from ematix_flow.backends.upkeep import SAFE, Size
 from ematix_flow.spec.tables import TableSpec
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ class LakeFormat(ABC):
 
     name: str  # as a person knows it
     levels = "."  # between the parts of a schema that has several
-    keeps_not_null = True  # whether a table says which of its columns take no nulls
 
     @abstractmethod
     def table(self, table: TableSpec) -> exp.Table:
@@ -125,6 +124,10 @@ class LakeFormat(ABC):
         self, spark: SparkSession, table: TableSpec, zorder: Sequence[str], *, dry_run: bool
     ) -> Compacted:
         """Bring small files together, in one commit that changes no row."""
+
+    def retention(self, spark: SparkSession, table: TableSpec) -> dt.timedelta:
+        """How long files stay that the newest version of a table which is there does not need."""
+        return SAFE
 
     @abstractmethod
     def clean(

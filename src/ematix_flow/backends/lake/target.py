@@ -140,9 +140,9 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
             shown = field.dataType.simpleString().upper()
             native[field.name] = shown
             found = self.dialect.canonical_type(shown) or DataType("json")
-            nullable = field.nullable
-            if not self._format.keeps_not_null and field.name in declared:
-                nullable = declared[field.name]
+            # a column that takes nulls may have been added to a table, or Delta may tell of no other:
+            # staging refuses what is not declared
+            nullable = field.nullable and declared.get(field.name, True)
             if field.name in _FILLED and plain is not None:
                 nullable = plain
             columns.append(ColumnSpec(field.name, found, nullable=nullable))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -25,8 +25,12 @@ class Store(ABC):
         """The names of the folders directly in a folder, sorted."""
 
     @abstractmethod
-    def files_below(self, folder: str) -> Iterator[tuple[str, int]]:
-        """Every file below a folder, as its path relative to that folder and its size."""
+    def files_below(self, folder: str, without: Collection[str] = ()) -> Iterator[tuple[str, int]]:
+        """Every file below a folder, as its path relative to that folder and its size.
+
+        ``without`` are names of folders directly in it that are passed over. A file that is removed
+        meanwhile may be missing.
+        """
 
     @abstractmethod
     def read(self, path: str) -> str:

@@ -4,11 +4,14 @@ into what is hidden, or into another table."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
+from ematix_flow.backends.stores.base import Store
 from ematix_flow.errors import PlanError
 from ematix_flow.spec.tables import TableSpec
 
 _MAX_SEGMENT_BYTES = 255
+_WALKED = 1_000
 
 
 def segments(name: str) -> tuple[str, ...]:
@@ -41,6 +44,29 @@ def table_folder(table: TableSpec) -> tuple[str, ...]:
                 next_step="choose another schema, name or prefix",
             ) from error
     return tuple(parts)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether readers and upkeep of tables pass over a file or a folder of that name."""
+    return name.startswith((".", "_"))
+
+
+def folders_below(store: Store, folder: str, table: TableSpec) -> Iterator[tuple[str, list[str]]]:
+    """A folder that is to become the table's, and all below it that are not hidden, each with the names of
+    the folders in it. PlanError when they do not end: links may lead round in circles."""
+    waiting = [folder]
+    seen = 0
+    while waiting:
+        if seen == _WALKED:
+            raise PlanError(
+                f"{store.uri(folder)} holds more than {_WALKED:,} folders, and is no table",
+                where=table.where,
+                next_step="move what lies there away, or choose another schema or name",
+            )
+        here, seen = waiting.pop(), seen + 1
+        inside = store.folders(here)
+        yield here, inside
+        waiting += [f"{here}/{name}" for name in reversed(inside) if not is_hidden(name)]
 
 
 def literal_path(path: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,12 +49,18 @@ class LocalStore(Store):
         except NotADirectoryError as error:
             raise _no_folder(self._path(folder)) from error
 
-    def files_below(self, folder: str) -> Iterator[tuple[str, int]]:
+    def files_below(self, folder: str, without: Collection[str] = ()) -> Iterator[tuple[str, int]]:
         top = self._path(folder)
-        for above, _, files in os.walk(top):
+        for above, folders, files in os.walk(top):
+            if Path(above) == top:
+                folders[:] = [name for name in folders if name not in without]
             for name in files:
                 path = Path(above, name)
-                yield path.relative_to(top).as_posix(), path.stat().st_size
+                try:
+                    size = path.stat().st_size
+                except FileNotFoundError:  # another process has removed it since it was listed
+                    continue
+                yield path.relative_to(top).as_posix(), size
 
     def read(self, path: str) -> str:
         return self._path(path).read_text(encoding="utf-8")
