@@ -64,6 +64,10 @@ class DeltaUpkeep:
 
     def clean(self, retain: dt.timedelta | None) -> Size:
         before = self._all()
+        if retain is not None and retain > self.retention():
+            # Delta forgets sooner which files it has replaced, and takes them for nobody's then
+            kept = f"'{_RETENTION}' = 'interval {int(retain.total_seconds())} seconds'"
+            self._spark.sql(f"ALTER TABLE {self._name} SET TBLPROPERTIES ({kept})")
         with with_settings(self._spark, self._vacuum_conf(retain)):
             self._spark.sql(self._vacuum(retain))
         return before - self._all()
