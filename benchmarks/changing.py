@@ -62,7 +62,7 @@ def base(servers: Servers, rows: int) -> Place:
     """The table before the changes."""
     place = servers.create("postgres", "base")
     lines = f"{ORDERS.column_lines('postgres')}, {CHANGED_AT} timestamp NOT NULL, PRIMARY KEY ({KEY})"
-    fill_postgres(place.location, TABLE, lines, _dated(rows))
+    fill_postgres(place.location, TABLE, lines, dated(rows))
     servers.execute(place, f"VACUUM ANALYZE {TABLE}")
     return place
 
@@ -130,7 +130,8 @@ def checksum(servers: Servers, place: Place, condition: str = "true") -> tuple[i
     return int(found[0][0]), str(found[0][1])
 
 
-def _dated(rows: int) -> Iterator[pa.RecordBatch]:
+def dated(rows: int) -> Iterator[pa.RecordBatch]:
+    """The rows before the changes."""
     import pyarrow as pa
 
     seen = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ class Column:
     """One column: what it is, and how each system of the benchmark declares it."""
 
     name: str
-    family: str  # what a faithful copy must still be: integer, decimal, date or text
+    family: str  # what a faithful copy must still be: integer, decimal, date, timestamp or text
     postgres: str
     sqlite: str
     duckdb: str
@@ -93,6 +93,7 @@ class Dataset:
         import pyarrow as pa
 
         types = {"decimal": pa.decimal128(15, 2), "date": pa.date32(), "text": pa.string()}
+        types["timestamp"] = pa.timestamp("us")
         whole = {"BIGINT": pa.int64(), "INTEGER": pa.int32()}
         return pa.schema([(c.name, types.get(c.family) or whole[c.duckdb]) for c in self.columns])
 
@@ -133,6 +134,14 @@ ORDERS = Dataset(
     ("o_orderkey",),
     rows_per_scale=1_500_000,
     full_rows=1_500_000,
+)
+# as the benchmark of changes keeps them
+DATED_ORDERS = replace(
+    ORDERS,
+    columns=(
+        *ORDERS.columns,
+        Column("updated_at", "timestamp", "timestamp", "TEXT", "TIMESTAMP", "datetime(6)"),
+    ),
 )
 LINEITEM = Dataset(
     "lineitem",

@@ -69,6 +69,8 @@ def fingerprint(place: Place, dataset: Dataset) -> Fingerprint:
         "sqlite": _sqlite,
         "duckdb": _duckdb,
         "parquet": _parquet,
+        "csv": _csv,
+        "delta": _delta,
     }
     return read[place.kind](place, dataset)
 
@@ -178,5 +180,30 @@ def _parquet(place: Place, dataset: Dataset) -> Fingerprint:
 
     rows = ds.dataset(Path(place.location) / dataset.name, format="parquet")
     with duckdb.connect() as connection:
+        connection.register("landed", rows)
+        return _hashed(connection, "landed", {f.name: str(f.type) for f in rows.schema}, dataset)
+
+
+def _csv(place: Place, dataset: Dataset) -> Fingerprint:
+    """As the text that it is: whoever reads it says what its types are."""
+    import duckdb
+
+    file = Path(place.location) / dataset.name / f"{dataset.name}.csv"
+    columns = ", ".join(f"'{name}': 'VARCHAR'" for name in dataset.names)
+    with duckdb.connect() as connection:
+        rows = f"read_csv('{file}', header = true, columns = {{{columns}}})"
+        return _hashed(connection, rows, dict.fromkeys(dataset.names, "text"), dataset)
+
+
+def _delta(place: Place, dataset: Dataset) -> Fingerprint:
+    """By delta-rs, which also reads what deletion vectors have left."""
+    import duckdb
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+    opened = DeltaTable(Path(place.location) / dataset.name)
+    rows = pa.RecordBatchReader.from_stream(opened.scan(columns=list(dataset.names)))
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
         connection.register("landed", rows)
         return _hashed(connection, "landed", {f.name: str(f.type) for f in rows.schema}, dataset)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-LIBRARIES = ("pyspark", "pyarrow", "duckdb", "adbc-driver-postgresql", "psycopg")
+LIBRARIES = ("pyspark", "pyarrow", "duckdb", "adbc-driver-postgresql", "psycopg", "deltalake")
 
 
 def cores() -> int:

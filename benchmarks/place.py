@@ -17,7 +17,10 @@ class Login:
 
 @dataclass(frozen=True)
 class Place:
-    """A database or a folder: ``location`` is a URL for a server's database, a path for everything else."""
+    """A database or a folder: ``location`` is a URL for a server's database, a path for everything else.
+
+    In a folder each table is a folder of its own, whatever kind of files is in it.
+    """
 
     kind: str
     location: str

@@ -38,25 +38,27 @@ class Places:
     def source(self, kind: str) -> Place:
         """The filled source of this kind."""
         if kind not in self._sources:
-            fill = {"sqlite": self._sqlite_source, "postgres": self._postgres_source}
-            self._sources[kind] = fill.get(kind, self._mysql_source)()
+            fill = {
+                "sqlite": self._sqlite_source,
+                "postgres": self._postgres_source,
+                "mysql": self._mysql_source,
+                "csv": self._csv_source,
+            }
+            self._sources[kind] = fill[kind]()
         return self._sources[kind]
 
     def target(self, kind: str, label: str) -> Place:
         """An empty target that was never used before."""
         if kind in ("postgres", "mysql"):
             return self.servers.create(kind, label)
-        folder = self._folder / label
-        folder.mkdir(parents=True)
-        return Place(kind, str(folder / "target.duckdb") if kind == "duckdb" else str(folder))
+        return folder_target(kind, self._folder / label)
 
     def discard(self, place: Place) -> None:
         """Remove a target."""
         if place.kind in ("postgres", "mysql"):
             self.servers.drop(place)
         else:
-            path = Path(place.location)
-            shutil.rmtree(path.parent if place.kind == "duckdb" else path)
+            shutil.rmtree(Path(place.location).parent)
 
     def _postgres_source(self) -> Place:
         place = self.servers.create("postgres", "source")
@@ -68,18 +70,12 @@ class Places:
 
     def _mysql_source(self) -> Place:
         """Through a file of text, which is gone afterwards: nothing is as fast."""
-        import pyarrow.csv as csv
         import pymysql
 
         dataset = self._dataset
         place = self.servers.create("mysql", "source")
         file = self._folder / "source.csv"
-        batches = dataset.batches(self._rows)
-        first = next(batches)
-        with csv.CSVWriter(file, first.schema, write_options=csv.WriteOptions(include_header=False)) as text:
-            text.write_batch(first)
-            for batch in batches:
-                text.write_batch(batch)
+        self._write_csv(file, header=False)
         login = place.login()
         connection = pymysql.connect(
             host=login.host,
@@ -105,6 +101,23 @@ class Places:
             connection.close()
             file.unlink()
         return place
+
+    def _csv_source(self) -> Place:
+        """All rows in one file, under a line of names."""
+        folder = self._folder / "csv-source"
+        (folder / self._dataset.name).mkdir(parents=True)
+        self._write_csv(folder / self._dataset.name / f"{self._dataset.name}.csv", header=True)
+        return Place("csv", str(folder))
+
+    def _write_csv(self, file: Path, *, header: bool) -> None:
+        import pyarrow.csv as csv
+
+        batches = self._dataset.batches(self._rows)
+        first = next(batches)
+        with csv.CSVWriter(file, first.schema, write_options=csv.WriteOptions(include_header=header)) as text:
+            text.write_batch(first)
+            for batch in batches:
+                text.write_batch(batch)
 
     def _sqlite_source(self) -> Place:
         file = DATA / f"{self._dataset.name}-{self._rows}.sqlite"
@@ -137,6 +150,13 @@ class Places:
             connection.execute("ANALYZE")
         finally:
             connection.close()
+
+
+def folder_target(kind: str, folder: Path) -> Place:
+    """An empty place below a new folder of its own; what its writers make themselves is not there yet."""
+    place = folder / ("target.duckdb" if kind == "duckdb" else "lake")
+    (place if kind == "parquet" else folder).mkdir(parents=True)
+    return Place(kind, str(place))
 
 
 def fill_postgres(url: str, table: str, lines: str, batches: Iterator[pa.RecordBatch]) -> None:

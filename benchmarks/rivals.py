@@ -1,7 +1,7 @@
-"""What the rivals need: JDBC drivers, and an environment of their own for those that are Python packages.
+"""What the rivals need: jars for Spark, and an environment of their own for those that are Python packages.
 
-The drivers are pinned in ``rivals.lock``, fetched and checked as the product does its jars; the packages
-in ``lock/rivals.txt``, with hashes.
+JDBC drivers are pinned in ``rivals.lock``, fetched and checked as the product does its jars; those of Delta
+are the product's own. The packages are pinned in ``lock/rivals.txt``, with hashes.
 """
 
 from __future__ import annotations
@@ -22,24 +22,28 @@ from benchmarks.process import compile_libraries
 LOCK_FILE = Path(__file__).with_name("rivals.lock")
 PACKAGES = REPOSITORY / "lock" / "rivals.txt"
 ENVIRONMENT = DATA / "rivals"
+LAKES = ("delta",)  # whose jars come from the product's lock
 _SHOWN = {"dlt": "dlt", "connectorx": "connectorx", "sling-linux-amd64": "Sling", "duckdb": "DuckDB alone"}
 
 
 def rival_jars(kinds: Iterable[str]) -> list[Path]:
-    """The drivers of these systems; what is missing is fetched."""
+    """What Spark needs for these systems; what is missing is fetched."""
     from ematix_flow.engine.jars import jar_lock, jars_for
 
-    lock = jar_lock(LOCK_FILE)
-    return jars_for([kind for kind in dict.fromkeys(kinds) if kind in lock.groups], lock=lock)
+    lock, asked = jar_lock(LOCK_FILE), list(dict.fromkeys(kinds))
+    drivers = jars_for([kind for kind in asked if kind in lock.groups], lock=lock)
+    return drivers + jars_for([kind for kind in asked if kind in LAKES])
 
 
 def rival_versions(kinds: Iterable[str]) -> dict[str, str]:
-    """Of the drivers of these systems, and of the packages."""
+    """Of the jars of these systems, and of the packages."""
     from ematix_flow.engine.jars import jar_lock
 
+    kinds = set(kinds)
     lock = jar_lock(LOCK_FILE)
-    drivers = {
-        f"{artifact.name} (JDBC)": artifact.version for artifact in lock.of(set(kinds) & set(lock.groups))
+    lakes = {kind: jar_lock().of([kind])[0] for kind in LAKES if kind in kinds}
+    drivers = {jar.name: jar.version for jar in lakes.values()} | {
+        f"{artifact.name} (JDBC)": artifact.version for artifact in lock.of(kinds & set(lock.groups))
     }
     pinned = dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", PACKAGES.read_text(encoding="utf-8"), re.MULTILINE))
     return drivers | {shown: pinned[name] for name, shown in _SHOWN.items()}

@@ -174,18 +174,21 @@ def timed(name: str, number: int, ended: Ended, marks_file: Path) -> Run:
     )
 
 
-def get_ready(names: Sequence[str], folder: Path) -> None:
-    """Make now what would otherwise be made while a contestant is measured."""
+def get_ready(names: Sequence[str], folder: Path, jar_groups: Sequence[str] = ()) -> None:
+    """Make now what would otherwise be made while a contestant is measured.
+
+    ``jar_groups`` are those with which ematix-flow starts Spark.
+    """
     compile_libraries(Path(sys.executable))
     if APART & set(names):
         rival_python()
     if FLOW in names:
-        warm_archive(folder)
+        warm_archive(folder, jar_groups)
 
 
-def warm_archive(folder: Path) -> None:
+def warm_archive(folder: Path, jar_groups: Sequence[str] = ()) -> None:
     """Let the class-data archive be made now: in the background it would disturb the next contestant."""
-    script = "from ematix_flow.schedule.context import spark_starter; spark_starter()()"
+    script = f"from ematix_flow.schedule.context import spark_starter; spark_starter()({list(jar_groups)!r})"
     env = {**environment(folder / "state"), "EMATIX_FLOW_CDS": "sync"}
     ended = measured(
         [sys.executable, "-c", script], folder, env, within(START_SECONDS), folder / "archive.log"

@@ -32,6 +32,7 @@ CHANGE_COLUMNS = (
     "all s",
     "peak MB",
 )
+LAKE_CHANGE_COLUMNS = tuple("× delta-rs" if name == "× SQL" else name for name in CHANGE_COLUMNS)
 COLD_START_COLUMNS = ("flow run", "best s", "median s", "peak MB")
 VARIANTS = {
     "making": "the first, which makes the archive before it starts",
@@ -45,7 +46,8 @@ def heading(result: Result) -> str:
 
 
 def columns(result: Result) -> tuple[str, ...]:
-    return {"copy": COPY_COLUMNS, "changes": CHANGE_COLUMNS}.get(result.benchmark, COLD_START_COLUMNS)
+    changes = LAKE_CHANGE_COLUMNS if _into_lake(result) else CHANGE_COLUMNS
+    return {"copy": COPY_COLUMNS, "changes": changes}.get(result.benchmark, COLD_START_COLUMNS)
 
 
 def rows(result: Result) -> list[list[str]]:
@@ -58,7 +60,8 @@ def rows(result: Result) -> list[list[str]]:
         ]
     by_name = {s.contestant: s for s in found}
     flow = by_name.get(FLOW)
-    other = by_name.get(DRIVER if result.benchmark == "copy" else "sql")
+    by_hand = "delta-rs" if _into_lake(result) else "sql"
+    other = by_name.get(DRIVER if result.benchmark == "copy" else by_hand)
     return [
         [
             CONTESTANTS.get(s.contestant, s.contestant),
@@ -103,6 +106,10 @@ def markdown_table(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     aligned = ["---", *("---:" for _ in header[1:])]
     lines = [header, aligned, *body]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _into_lake(result: Result) -> bool:
+    return result.case.startswith("delta-")
 
 
 def _times(s: Standing, result: Result) -> tuple[str, str]:

@@ -16,11 +16,20 @@ import pytest
 from tests.services import mariadb as mariadb_service
 from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
+from tests.services import s3 as s3_service
 from tests.services.mysql_server import MySQLServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Tests load a handful of rows: to compile code for each query would cost more than to run it.
+FEW_ROWS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+LAKES = ("delta", "iceberg", "s3")  # all that any test needs: more jars later would mean another start
 UNIT = Path(__file__).parent / "unit"
 # What a test needs shows in its fixtures; the marks follow, so that  -m "not spark"  is always right.
 MARKS = {
@@ -31,6 +40,8 @@ MARKS = {
     "mariadb_database": "mariadb",
     "mysql": "mysql",
     "mysql_database": "mysql",
+    "s3": "s3",
+    "s3_bucket": "s3",
 }
 
 
@@ -43,6 +54,10 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        chosen = getattr(getattr(item, "cls", None), "in_every_run", None)
+        if chosen is not None and item.name not in chosen:
+            item.add_marker("long")
     if "long" not in config.option.markexpr and not any("::" in given for given in config.args):
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
@@ -71,11 +86,12 @@ def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     home = tmp_path.with_name(f"{tmp_path.name}-home")
     home.mkdir()
     for name in list(os.environ):
-        if name.startswith(("EMATIX_FLOW_", "XDG_")):
+        if name.startswith(("EMATIX_FLOW_", "XDG_", "AWS_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("EMATIX_FLOW_STATE", str(home / "state"))
     monkeypatch.setenv("EMATIX_FLOW_CACHE", CACHE)
+    monkeypatch.setenv("EMATIX_FLOW_CDS", "use")  # to make one for every set of jars would take minutes
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))  # Spark's workers get what a loaded module adds to it
 
@@ -95,8 +111,9 @@ def spark() -> Iterator[SparkSession]:
     from ematix_flow.engine.session import spark_session, stop_session
     from ematix_flow.engine.settings import EngineSettings
 
-    session = spark_session(EngineSettings.resolve(env={}))
-    session.conf.set("spark.sql.shuffle.partitions", "2")
+    session = spark_session(EngineSettings.resolve(env={}), jar_groups=LAKES)
+    for key, value in FEW_ROWS.items():
+        session.conf.set(key, value)
     yield session
     stop_session()
 
@@ -143,3 +160,19 @@ def mysql_database(mysql: MySQLServer, request: pytest.FixtureRequest) -> Iterat
     """The URL of an empty database that only this test uses."""
     with mysql.own_database(request.node.name) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[s3_service.S3Server]:
+    """The S3 server of this test run."""
+    with s3_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_bucket(s3: s3_service.S3Server, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of an empty bucket that only this test uses."""
+    s3.start()
+    name = s3.create_bucket(request.node.name)
+    yield name
+    s3.drop_bucket(name)

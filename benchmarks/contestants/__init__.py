@@ -35,15 +35,22 @@ _MERGE = {
     "dlt-upsert": "benchmarks.contestants.dlt_loads:prepare_upsert",
     "sling": "benchmarks.contestants.sling_loads:prepare_merge",
 }
+_DELTA_MERGE = {
+    "flow": _MERGE["flow"],
+    "delta-rs": "benchmarks.contestants.delta_changes:prepare",
+    "spark-delta": "benchmarks.contestants.spark_changes:prepare_delta",
+    "dlt-upsert": _MERGE["dlt-upsert"],
+}
 HOMES = {
     "copy": _COPY,
     "merge": _MERGE,
     "scd2": {name: _MERGE[name] for name in ("flow", "sql", "spark-merge", "dlt")},
+    "delta-merge": _DELTA_MERGE,
 }
 
 
 def prepare(name: str, job: Job) -> Load:
     """Start what the contestant needs; importing it is part of its start."""
-    module, _, function = HOMES[job.options.get("strategy", "copy")][name].partition(":")
+    module, _, function = HOMES[job.options.get("case", "copy")][name].partition(":")
     load: Load = getattr(import_module(module), function)(job)
     return load

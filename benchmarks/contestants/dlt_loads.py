@@ -1,7 +1,8 @@
 """dlt, as its documentation says it is fastest: connectorx reads Arrow, several Parquet files are loaded.
 
 Into PostgreSQL they go through ADBC; into MariaDB dlt has only the general way of SQLAlchemy, whose rows are
-inserted in batches. Changes arrive by its incremental cursor and are merged by its own strategies.
+inserted in batches. Files are read by its DuckDB reader, as Arrow; Delta tables are written by its filesystem
+destination. Changes arrive by its incremental cursor and are merged by its own strategies.
 """
 
 from __future__ import annotations
@@ -24,21 +25,40 @@ SETTINGS = {
 
 def prepare(job: Job) -> Load:
     dlt = _imported()
-    from dlt.sources.sql_database import sql_table
+    rows = _csv_rows if job.source.kind == "csv" else _table_rows
+    rows(job)  # imports what it needs
 
     def load(target: Place) -> dict[str, Any]:
-        rows = sql_table(
-            credentials=_address(job.source),
-            table=job.table,
-            backend="connectorx",
-            backend_kwargs={"return_type": "arrow_stream", "batch_size": 100_000, "conn": _plain(job.source)},
-            reflection_level="full_with_precision",
-        )
         pipeline = _pipeline(dlt, job, target)
-        pipeline.run(rows, loader_file_format="parquet", write_disposition="append").raise_on_failed_jobs()
+        done = pipeline.run(rows(job), write_disposition="append", **_files(target))
+        done.raise_on_failed_jobs()
         return {}
 
     return load
+
+
+def _table_rows(job: Job) -> Any:
+    from dlt.sources.sql_database import sql_table
+
+    return sql_table(
+        credentials=_address(job.source),
+        table=job.table,
+        backend="connectorx",
+        backend_kwargs={"return_type": "arrow_stream", "batch_size": 100_000, "conn": _plain(job.source)},
+        reflection_level="full_with_precision",
+    )
+
+
+def _csv_rows(job: Job) -> Any:
+    from dlt.sources.filesystem import filesystem, read_csv_duckdb
+
+    found = filesystem(bucket_url=str(Path(job.source.location) / job.table), file_glob="*.csv")
+    return (found | read_csv_duckdb(chunk_size=100_000, use_pyarrow=True)).with_name(job.table)
+
+
+def _files(target: Place) -> dict[str, str]:
+    """The kind of files that are loaded, and of table that is made of them."""
+    return {"loader_file_format": "parquet"} | ({"table_format": "delta"} if target.kind == "delta" else {})
 
 
 def prepare_changes(job: Job) -> Load:
@@ -80,7 +100,7 @@ def _prepare_merge(job: Job, strategy: str) -> Load:
         )
         rows.apply_hints(table_name=job.table, write_disposition=disposition, **hints)
         pipeline = _pipeline(dlt, job, target)
-        pipeline.run(rows, loader_file_format="parquet").raise_on_failed_jobs()
+        pipeline.run(rows, **_files(target)).raise_on_failed_jobs()
         return {}
 
     return load
@@ -109,6 +129,9 @@ def _pipeline(dlt: Any, job: Job, target: Place) -> Any:
         destination, dataset = dlt.destinations.postgres(target.location), "public"
     elif target.kind == "duckdb":
         destination, dataset = dlt.destinations.duckdb(target.location), "main"
+    elif target.kind == "delta":
+        lake = Path(target.location)
+        destination, dataset = dlt.destinations.filesystem(str(lake.parent)), lake.name
     else:
         destination, dataset = dlt.destinations.sqlalchemy(_address(target)), target.login().database
     return dlt.pipeline("copy", destination=destination, dataset_name=dataset, pipelines_dir=str(folder))

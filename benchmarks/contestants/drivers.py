@@ -27,8 +27,15 @@ def prepare(job: Job) -> Load:
     target = job.targets[0].kind
     if (job.source.kind, target) == ("postgres", "mysql"):
         return _postgres_to_mysql(job)
-    reading = {"postgres": _from_postgres, "mysql": _from_mysql, "sqlite": _from_sqlite}[job.source.kind]
-    writing = {"postgres": _into_postgres, "duckdb": _into_duckdb, "parquet": _into_parquet}[target]
+    if (job.source.kind, target) == ("csv", "postgres"):
+        return _csv_to_postgres(job)
+    reading = {"postgres": from_postgres, "mysql": _from_mysql, "sqlite": _from_sqlite}[job.source.kind]
+    writing = {
+        "postgres": _into_postgres,
+        "duckdb": _into_duckdb,
+        "parquet": _into_parquet,
+        "delta": _into_delta,
+    }[target]
     return writing(job.dataset, reading(job.source, job.dataset))
 
 
@@ -70,7 +77,7 @@ def mysql_connection(place: Place, **options: Any) -> Any:
 # ------------------------------------------------------------------ reading
 
 
-def _from_postgres(source: Place, dataset: Dataset) -> Batches:
+def from_postgres(source: Place, dataset: Dataset, condition: str = "true") -> Batches:
     """PostgreSQL's rows as they arrive; the driver gives numeric as text."""
     import adbc_driver_postgresql.dbapi as adbc
 
@@ -78,7 +85,7 @@ def _from_postgres(source: Place, dataset: Dataset) -> Batches:
 
     def batches() -> Iterator[pa.RecordBatch]:
         with adbc.connect(source.location) as reading, reading.cursor() as cursor:
-            cursor.execute(dataset.query)
+            cursor.execute(f"{dataset.query} WHERE {condition}")
             for batch in cursor.fetch_record_batch():
                 arrays = [
                     (column.storage if isinstance(column, pa.ExtensionArray) else column).cast(field.type)
@@ -169,6 +176,36 @@ def _into_parquet(dataset: Dataset, batches: Batches) -> Load:
             for batch in batches():
                 writer.write_batch(batch)
         os.replace(hidden, folder / f"{dataset.name}.parquet")
+        return {}
+
+    return load
+
+
+def _into_delta(dataset: Dataset, batches: Batches) -> Load:
+    from deltalake import write_deltalake
+
+    def load(target: Place) -> dict[str, Any]:
+        reader = pa.RecordBatchReader.from_batches(dataset.arrow_schema(), batches())
+        write_deltalake(Path(target.location) / dataset.name, reader)
+        return {}
+
+    return load
+
+
+def _csv_to_postgres(job: Job) -> Load:
+    """The file as it is into PostgreSQL's COPY, which reads it."""
+    import psycopg
+
+    dataset = job.dataset
+    file = Path(job.source.location) / dataset.name / f"{dataset.name}.csv"
+    copied = f"COPY {dataset.name} FROM STDIN (FORMAT csv, HEADER)".encode()
+
+    def load(target: Place) -> dict[str, Any]:
+        with psycopg.connect(target.location) as writing, file.open("rb") as outgoing:
+            writing.execute(f"CREATE TABLE {dataset.name} ({dataset.column_lines('postgres')})".encode())
+            with writing.cursor().copy(copied) as incoming:
+                while block := outgoing.read(1 << 20):
+                    incoming.write(block)
         return {}
 
     return load

@@ -25,13 +25,17 @@ def prepare(job: Job) -> Load:
         with duckdb.connect() as connection:
             for name in needed:
                 connection.execute(f"LOAD '{extension(name)}'")
-            connection.execute(
-                f"ATTACH '{_address(job.source)}' AS source ({_options(job.source)}, READ_ONLY)"
-            )
+            rows = f"source.{job.table}"
+            if job.source.kind == "csv":
+                rows = f"read_csv('{Path(job.source.location) / job.table / job.table}.csv')"
+            else:
+                connection.execute(
+                    f"ATTACH '{_address(job.source)}' AS source ({_options(job.source)}, READ_ONLY)"
+                )
             connection.execute(f"ATTACH '{_address(target)}' AS target ({_options(target)})")
             schema = {"postgres": "public", "duckdb": "main"}.get(target.kind)
             into = f"target.{schema}.{job.table}" if schema else f"target.{job.table}"
-            connection.execute(f"CREATE TABLE {into} AS SELECT * FROM source.{job.table}")
+            connection.execute(f"CREATE TABLE {into} AS SELECT * FROM {rows}")
         return {}
 
     return load

@@ -10,6 +10,7 @@ from benchmarks.job import Job
 from benchmarks.place import Place
 from ematix_flow import (
     Connection,
+    DeltaLocalConnection,
     DuckDBConnection,
     MySQLConnection,
     ObjectStoreLocalConnection,
@@ -40,9 +41,11 @@ def get_ready(job: Job) -> None:
     from ematix_flow.state import runlog_sql
 
     assert runlog_sql  # with SQLAlchemy, when the first run is noted
-    open_backend(connection("source", job.source)).source()
-    open_backend(connection("target", job.targets[0])).target()
-    spark_starter()().range(1).count()
+    source = open_backend(connection("source", job.source))
+    target = open_backend(connection("target", job.targets[0]))
+    source.source()
+    target.target()
+    spark_starter()(sorted({*source.jar_groups, *target.jar_groups})).range(1).count()
 
 
 def declare(name: str, target: Place, job: Job) -> Pipeline:
@@ -70,4 +73,6 @@ def connection(name: str, place: Place) -> Connection:
         return SQLiteConnection(name=name, path=place.location)
     if place.kind == "duckdb":
         return DuckDBConnection(name=name, path=place.location)
-    return ObjectStoreLocalConnection(name=name, path=place.location, format="parquet")
+    if place.kind == "delta":
+        return DeltaLocalConnection(name=name, path=place.location)
+    return ObjectStoreLocalConnection(name=name, path=place.location, format=place.kind)

@@ -34,10 +34,10 @@ def _prepare(job: Job, mode: list[str]) -> Load:
             "SLING_HOME_DIR": str(folder),
             "SLING_TEMP_DIR": str(folder),
             **(_duckdb(folder) if target.kind == "duckdb" else {}),
-            "SOURCE": _address(job.source),
+            **({} if job.source.kind == "csv" else {"SOURCE": _address(job.source)}),
             "TARGET": _address(target),
         }
-        command = [program, "run", "--src-conn", "SOURCE", "--src-stream", _name(job.source, job.table)]
+        command = [program, "run", *_stream(job)]
         command += ["--tgt-conn", "TARGET", "--tgt-object", _name(target, job.table), *mode]
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -65,6 +65,12 @@ def _duckdb(home: Path) -> dict[str, str]:
         installed.symlink_to(found)
     program = Path(duckdb_cli.__file__).parent / "duckdb"
     return {"DUCKDB_PATH": str(program), "DUCKDB_USE_INSTALLED_EXTENSIONS": "TRUE", "HOME": str(home)}
+
+
+def _stream(job: Job) -> list[str]:
+    if job.source.kind == "csv":
+        return ["--src-stream", f"file://{Path(job.source.location) / job.table / job.table}.csv"]
+    return ["--src-conn", "SOURCE", "--src-stream", _name(job.source, job.table)]
 
 
 def _name(place: Place, table: str) -> str:

@@ -1,12 +1,16 @@
-"""Spark by hand: the changes by JDBC into a staging table, then the statements that an engineer writes."""
+"""Spark by hand: the changes by JDBC into a staging table, then the statements that an engineer writes.
+
+Into Delta they are merged by one statement of Spark's own.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from benchmarks.contestants import Load
-from benchmarks.contestants.spark_jdbc import ROWS_AT_A_TIME, properties, session, url
-from benchmarks.contestants.sql_changes import COLUMNS, statements
+from benchmarks.contestants.spark_jdbc import ROWS_AT_A_TIME, TUNED, properties, session, url
+from benchmarks.contestants.sql_changes import COLUMNS, KEY, statements
 from benchmarks.job import Job
 from benchmarks.place import Place
 
@@ -14,8 +18,8 @@ from benchmarks.place import Place
 def prepare(job: Job) -> Load:
     import psycopg
 
-    spark = session(job, **{"spark.driver.extraJavaOptions": "-XX:+UseParallelGC"})
-    query = f"(SELECT {COLUMNS} FROM orders WHERE updated_at > '{job.options['after']}') AS changes"
+    spark = session(job, **TUNED)
+    query = _changes(job)
 
     def load(target: Place) -> dict[str, Any]:
         told = {**properties(job.source), "fetchsize": ROWS_AT_A_TIME}
@@ -31,3 +35,24 @@ def prepare(job: Job) -> Load:
         return {}
 
     return load
+
+
+def prepare_delta(job: Job) -> Load:
+    spark = session(job, **TUNED)
+
+    def load(target: Place) -> dict[str, Any]:
+        told = {**properties(job.source), "fetchsize": ROWS_AT_A_TIME, "preferTimestampNTZ": "true"}
+        rows = spark.read.jdbc(url(job.source), _changes(job), properties=told)
+        rows.createOrReplaceTempView("changes")
+        table = Path(target.location) / job.table
+        spark.sql(
+            f"MERGE INTO delta.`{table}` AS t USING changes AS s ON t.{KEY} = s.{KEY}"
+            " WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        )
+        return {}
+
+    return load
+
+
+def _changes(job: Job) -> str:
+    return f"(SELECT {COLUMNS} FROM orders WHERE updated_at > '{job.options['after']}') AS changes"

@@ -1,7 +1,8 @@
 """Spark's own JDBC source and sink: as most people write it, and as one who knows its options does.
 
 What a driver forces on everyone is in both: SQLite's must be told how dates are written, and Spark
-cannot create a table through DuckDB's, so that it is there before.
+cannot create a table through DuckDB's, so that it is there before. Files are read and written by Spark's
+own sources, Delta by that of Delta Lake.
 """
 
 from __future__ import annotations
@@ -28,13 +29,24 @@ DRIVERS = {
 # Spark's 1 GB does not hold what the drivers of PostgreSQL and MySQL read at once by default: everything.
 MEMORY, MEMORY_OF_MANY, MANY_ROWS = "4g", "12g", 3_000_000
 ROWS_AT_A_TIME = "10000"
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+TUNED = {
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    "spark.databricks.delta.snapshotPartitions": "2",  # 50 tasks for a short log cost seconds on few cores
+}
 
 
 def prepare_as_written(job: Job) -> Load:
     spark = session(job)
 
     def load(target: Place) -> dict[str, Any]:
-        rows = spark.read.jdbc(url(job.source), job.table, properties=properties(job.source))
+        if job.source.kind == "csv":
+            rows = spark.read.csv(csv_file(job), header=True, inferSchema=True)
+        else:
+            rows = spark.read.jdbc(url(job.source), job.table, properties=properties(job.source))
         write(rows, job.dataset, target, tuned=False)
         return {}
 
@@ -42,7 +54,7 @@ def prepare_as_written(job: Job) -> Load:
 
 
 def prepare_tuned(job: Job) -> Load:
-    spark = session(job, **{"spark.driver.extraJavaOptions": "-XX:+UseParallelGC"})
+    spark = session(job, **TUNED)
 
     def load(target: Place) -> dict[str, Any]:
         write(partitioned(spark, job), job.dataset, target, tuned=True)
@@ -55,7 +67,7 @@ def prepare_through_parquet(job: Job) -> Load:
     """The tuned read, handed to DuckDB as Parquet, which it reads itself: one statement."""
     import duckdb
 
-    spark = session(job, **{"spark.driver.extraJavaOptions": "-XX:+UseParallelGC"})
+    spark = session(job, **TUNED)
 
     def load(target: Place) -> dict[str, Any]:
         between = Path(target.location).with_suffix(".parquet")
@@ -73,6 +85,8 @@ def prepare_through_parquet(job: Job) -> Load:
 def session(job: Job, **conf: str) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[*]").appName("rival")
+    if job.targets[0].kind == "delta":
+        conf = {**DELTA, **conf}
     memory = MEMORY if job.rows < MANY_ROWS else MEMORY_OF_MANY
     builder = builder.config("spark.jars", ",".join(job.jars)).config("spark.driver.memory", memory)
     for name, value in conf.items():
@@ -83,7 +97,9 @@ def session(job: Job, **conf: str) -> SparkSession:
 
 
 def partitioned(spark: SparkSession, job: Job) -> DataFrame:
-    """One range of keys a core, fetched in larger pieces."""
+    """One range of keys a core, fetched in larger pieces; of a file the types are told, not guessed."""
+    if job.source.kind == "csv":
+        return spark.read.csv(csv_file(job), header=True, schema=csv_schema(job.dataset))
     told = {**properties(job.source), "fetchsize": ROWS_AT_A_TIME}
     address = url(job.source)
     if job.source.kind == "mysql":  # otherwise its driver reads everything at once, whatever the fetch size
@@ -106,6 +122,9 @@ def write(rows: DataFrame, dataset: Dataset, target: Place, *, tuned: bool) -> N
     if target.kind == "parquet":
         rows.write.parquet(str(Path(target.location) / dataset.name))
         return
+    if target.kind == "delta":
+        rows.write.format("delta").save(str(Path(target.location) / dataset.name))
+        return
     told = {**properties(target), **({"batchsize": ROWS_AT_A_TIME} if tuned else {})}
     address = url(target)
     if target.kind == "duckdb":
@@ -123,6 +142,15 @@ def create_in_duckdb(file: str, dataset: Dataset) -> None:
 
     with duckdb.connect(file) as connection:
         connection.execute(f"CREATE TABLE {dataset.name} ({dataset.column_lines('duckdb', nullable=True)})")
+
+
+def csv_file(job: Job) -> str:
+    return str(Path(job.source.location) / job.table / f"{job.table}.csv")
+
+
+def csv_schema(dataset: Dataset) -> str:
+    """Spark names these types as DuckDB does, except for text."""
+    return dataset.column_lines("duckdb", nullable=True).replace("VARCHAR", "STRING")
 
 
 def url(place: Place) -> str:

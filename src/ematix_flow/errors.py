@@ -204,9 +204,10 @@ class Interrupted(FlowError):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` or, with nothing close, the known names; empty when there are none."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    spelled = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
     if close:
-        return f" Did you mean '{close[0]}'?"
+        return f" Did you mean '{spelled[close[0]]}'?"
     if known:
         shown = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
         return f" Known: {shown}."

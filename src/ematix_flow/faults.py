@@ -162,6 +162,9 @@ declare("runlog.before_finish", "the load is over either way; the run log still 
 declare("files.version_written", "the new files lie aside; the target's readers see the old version")
 declare("files.before_publish", "the new version is complete and flushed; readers see the old version")
 declare("files.after_publish", "readers see the new version; the old one is not yet removed")
+declare("fold.entries_written", "old entries of a journal lie in one file, which does not count yet")
+declare("fold.counts", "the file counts; the entries' own files are still there and mean nothing")
+declare("fold.files_removed", "some of the files that mean nothing are gone")
 
 POINTS: Final[frozenset[str]] = frozenset(_meanings)
 

@@ -101,6 +101,21 @@ def test_partitions_come_back_in_their_declared_types(
     ]
 
 
+@pytest.mark.parametrize("format", ["parquet", "csv"])
+def test_partitions_by_columns_with_a_leading_dot_or_underscore_are_read(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    columns = (ColumnSpec("id", DataType("integer")),)
+    columns += tuple(ColumnSpec(name, DataType("text")) for name in (".day", "_kind"))
+    table = TableSpec(None, "t", columns)
+    rows = [{"id": number, ".day": f"d{number}", "_kind": "k"} for number in range(2)]
+    for row in rows:
+        load = new_load(table, partition_by=(".day", "_kind"))
+        load_rows(LocalFilesTarget(tmp_path, format), load, [row])
+    assert query(spark, tmp_path, "SELECT id, `.day`, _kind FROM t ORDER BY id", format) == rows
+    assert spark.read.format(format).load(str(tmp_path / "t")).columns[-2:] == [".day", "_kind"]
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -136,6 +151,19 @@ def test_spark_reads_csv_by_the_dialect_it_was_written_in(
     rows = [{"id": number, "text": text} for number, text in enumerate(texts)]
     load_rows(LocalFilesTarget(tmp_path, "csv"), new_load(table, files=options), rows)
     assert query(spark, tmp_path, "SELECT id, text FROM t ORDER BY id", "csv") == rows
+
+
+@pytest.mark.parametrize("first", ["old\rmac", "win\r\ndows", "\r", "\r\n"])
+def test_line_ends_in_the_first_record_are_not_those_of_records(
+    spark: SparkSession, tmp_path: Path, first: str
+) -> None:
+    table = TableSpec(
+        None, "t", (ColumnSpec("text", DataType("text")), ColumnSpec("id", DataType("integer")))
+    )
+    rows = [{"text": text, "id": number} for number, text in enumerate([first, "two\nlines", "a\r\nb\rc"])]
+    options = FileOptions(csv_header=False)
+    load_rows(LocalFilesTarget(tmp_path, "csv"), new_load(table, files=options), rows)
+    assert query(spark, tmp_path, "SELECT text, id FROM t ORDER BY id", "csv") == rows
 
 
 def test_an_empty_table_has_its_columns(spark: SparkSession, tmp_path: Path) -> None:
@@ -251,6 +279,17 @@ def test_types_of_foreign_csv_never_cost_a_value(spark: SparkSession, tmp_path: 
     assert set(third.values()) == {None}
 
 
+def test_a_word_or_an_exponent_makes_no_double_of_numbers_that_it_cannot_hold(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lines = ["big,money,huge,tiny,ratio", "9007199254740993,12345678901234567.89,1e400,1e-400,0e-999"]
+    lines += ["NaN,1e3,1,1e1,123456789012345e2"]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    frame = LocalFilesSource(tmp_path, "csv").frame(spark, "SELECT * FROM t")
+    assert [kind for _, kind in frame.dtypes] == ["string", "string", "string", "string", "double"]
+    assert list(frame.toArrow().to_pylist()[0].values()) == [*lines[1].split(",")[:4], 0.0]
+
+
 def test_foreign_csv_of_other_shapes_is_read(spark: SparkSession, tmp_path: Path) -> None:
     import gzip
 
@@ -308,6 +347,8 @@ def test_unknown_tables_and_wrong_sql_are_told_apart(spark: SparkSession, tmp_pa
     assert "_pyspark" not in str(caught.value)
     with pytest.raises(ParseException):
         query(spark, tmp_path, "SELEC id FROM events")
+    with pytest.raises(SourceFailed, match="the SQL cannot be read"):  # Spark takes WHERE for a name here
+        query(spark, tmp_path, "SELECT id FROM events WHERE")
 
 
 def test_nothing_is_written_by_reading(spark: SparkSession, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
 import threading
 import uuid
 from contextlib import suppress
@@ -295,6 +296,77 @@ def test_a_csv_folder_with_its_own_delimiter_is_recognised(root: Path) -> None:
     assert texts == ["0;n0", "7;se"]
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("id,name\n7,café\n".encode("latin-1"), "it is not UTF-8"),
+        (b"id," + b"n" * 200_000 + b"\n", "field larger than field limit"),
+    ],
+)
+def test_csv_of_others_that_cannot_be_read_is_named(root: Path, content: bytes, words: str) -> None:
+    folder = root / "shop" / "orders"
+    folder.mkdir(parents=True)
+    (folder / "a.csv").write_bytes(content)
+    with pytest.raises(TargetFailed, match=f"cannot read {re.escape(str(folder))}.*a.csv: {words}") as caught:
+        LocalFilesTarget(root, "csv").inspect(TABLE)
+    assert caught.value.next_step
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_columns_of_adopted_csv_that_are_not_declared_are_text(root: Path, header: bool) -> None:
+    folder = root / "shop" / "orders"
+    folder.mkdir(parents=True)
+    (folder / "a.csv").write_text("id,zip,phone\n" * header + "1,01234,+491\n")
+    table = replace(TABLE, columns=(ID,))
+    options = FileOptions(csv_read_options=(("has_header", header),))
+    target = LocalFilesTarget(root, "csv").with_files(options)
+    load_rows(target, new_load(table, files=options), [{"id": 2}])
+    live = target.inspect(table)
+    assert live is not None
+    assert [c.type.kind for c in live.columns][:3] == ["big_int", "text", "text"]
+
+
+def test_csv_whose_header_names_its_partition_column_is_not_adopted(root: Path) -> None:
+    folder = root / "shop" / "orders" / "name=n7"
+    folder.mkdir(parents=True)
+    (folder / "a.csv").write_text("id,Name,note\n7,n7,x\n")
+    target = LocalFilesTarget(root, "csv")
+    with pytest.raises(SchemaMismatch, match="has the column 'Name', which is that of its partition folder"):
+        load_rows(target, new_load(TABLE, partition_by=("name",)), rows(0, 1))
+    assert os.listdir(folder) == ["a.csv"]
+
+
+def test_a_table_of_another_root_is_refused_and_keeps_its_ledger(root: Path) -> None:
+    narrow, wide = LocalFilesTarget(root / "raw", "parquet"), LocalFilesTarget(root, "parquet")
+    there, table = TableSpec(None, "events", (ID, NAME)), TableSpec("raw", "events", (ID, NAME))
+    load_rows(narrow, new_load(there, batch_key="slot:1"), rows(0, 3))
+    for attempt in (wide.inspect, lambda table: load_rows(wide, new_load(table), rows(3, 5))):
+        with pytest.raises(PlanError, match="loaded through a connection with path") as raised:
+            attempt(table)
+        assert repr(str(root / "raw")) in raised.value.what
+        assert "load it through one connection" in (raised.value.next_step or "")
+    assert load_rows(narrow, new_load(there, batch_key="slot:1"), rows(0, 3)).duplicate
+    assert ids(root, "raw/events") == [0, 1, 2]
+
+
+def test_a_first_load_through_another_root_that_came_in_between_is_not_replaced(root: Path) -> None:
+    narrow, wide = LocalFilesTarget(root / "raw", "parquet"), LocalFilesTarget(root, "parquet")
+    there, table = TableSpec(None, "events", (ID, NAME)), TableSpec("raw", "events", (ID, NAME))
+    to_come = [rows(3, 5)]
+
+    def meanwhile() -> None:
+        if to_come:
+            load_rows(wide, new_load(table), to_come.pop())
+
+    with (
+        faults.inject("files.before_publish", meanwhile),
+        pytest.raises(PlanError, match="loaded through a connection with path"),
+    ):
+        load_rows(narrow, new_load(there), rows(0, 3))
+    assert ids(root, "raw/events") == [3, 4]
+    assert len(wide.ledger(PIPELINE, TARGET)) == 1
+
+
 def test_a_moved_table_is_never_cleaned_up(root: Path, target: LocalFilesTarget) -> None:
     load_rows(target, new_load(TABLE), rows(0, 3))
     os.rename(root / "shop" / "orders", root / "shop" / "orders_old")
@@ -427,6 +499,27 @@ def test_a_csv_table_keeps_its_dialect_and_the_order_of_its_columns(root: Path) 
     newest = min((root / "shop" / "orders").iterdir())
     assert newest.read_text().startswith("3;x;20")
     assert newest.read_text().endswith(";9\n")
+
+
+@pytest.mark.parametrize(
+    ("null", "row", "told"),
+    [
+        ("NULL", {"id": 8, "name": "NULL"}, "column 'name', row 3 of what was read: the value 'NULL'"),
+        ("\\N", {"id": 8, "name": "\\N"}, "column 'name', row 3 of what was read: the value '\\\\N'"),
+        ("0", {"id": 0, "name": "x"}, "column 'id', row 3 of what was read: the value '0'"),
+    ],
+)
+def test_a_value_that_csv_readers_would_take_for_a_null_is_refused(
+    root: Path, null: str, row: dict[str, Any], told: str
+) -> None:
+    target = LocalFilesTarget(root, "csv")
+    load = new_load(TABLE, files=FileOptions(csv_null_value=null))
+    fine = [{"id": 1, "name": None}, {"id": 2, "name": "null"}]
+    with pytest.raises(RowRejected) as caught:
+        load_rows(target, load, [*fine, row])
+    assert caught.value.what.startswith(told)
+    assert "csv_null_value=" in str(caught.value.next_step)
+    load_rows(target, new_load(TABLE, files=FileOptions(csv_null_value=null)), fine)
 
 
 # ------------------------------------------------------------------ incremental

@@ -15,6 +15,13 @@ else:
     import tomli as tomllib
 
 SECONDS_PER_BLOCK = 240
+# Pages load a handful of rows: to compile code for each query would cost more than to run it. A page that
+# has a file of this name writes it over.
+FEW_ROWS = """
+[engine.conf]
+"spark.sql.codegen.wholeStage" = "false"
+"spark.sql.codegen.factoryMode" = "NO_CODEGEN"
+"""
 
 
 def run_page(page: Path, folder: Path, env: Mapping[str, str]) -> int:
@@ -23,6 +30,7 @@ def run_page(page: Path, folder: Path, env: Mapping[str, str]) -> int:
         blocks = blocks_of(page.read_text(encoding="utf-8"))
     except PageError as problem:
         raise PageError(f"{page.name}: {problem}") from None
+    (folder / ".ematix-flow.toml").write_text(FEW_ROWS, encoding="utf-8")
     ran = 0
     for block in blocks:
         if block.file is not None or block.runs:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 STUCK_AFTER = 90.0
@@ -109,6 +110,8 @@ def forked_runs() -> Iterator[ForkedRuns]:
 class TasksHere:
     """The little of a Spark session that the copy path asks for: one task after the other, here."""
 
+    conf = SimpleNamespace(get=lambda key, default: default, set=lambda key, value: None)
+
     def range(self, _start: int, end: int, _step: int, _partitions: int) -> TasksHere:
         self._numbers = range(end)
         return self
@@ -141,7 +144,7 @@ def run_here(
             stack.enter_context(faults.inject("apply.began", before_apply))
         log = stack.enter_context(open_run_log(project_run_log(os.environ), env=os.environ))
         moment = dt.datetime.fromisoformat(slot) if slot else None
-        context = RunContext(log, TasksHere, slot=moment)  # type: ignore[arg-type]  # it is enough of one
+        context = RunContext(log, lambda _: TasksHere(), slot=moment)  # type: ignore[arg-type,return-value]
         registry = stack.enter_context(use_registry(Registry()))
         exec(compile((folder / f"{MODULE}.py").read_text(), MODULE, "exec"), {"__name__": MODULE})
         return run_pipeline(registry.pipelines["load"], context).to_json()

@@ -145,8 +145,11 @@ class Database:
         finally:
             for made in (table, table.companion()):
                 if made is not None:
-                    name = self.target.dialect.table(made.schema, made.name)
-                    self.target.run_sql(f"DROP TABLE IF EXISTS {self.target.dialect.render(name)}")
+                    self.drop(made)
+
+    def drop(self, table: TableSpec) -> None:
+        name = self.target.dialect.table(table.schema, table.name)
+        self.target.run_sql(f"DROP TABLE IF EXISTS {self.target.dialect.render(name)}")
 
     def compare(self, model: Model, when: str) -> None:
         expected = model.table()
@@ -154,7 +157,9 @@ class Database:
         dialect = self.target.dialect
         # JSON as text: a driver may take its null for SQL's
         chosen = [
-            exp.cast(column(c.name, "t"), "TEXT") if c.type.kind == "jsonb" else column(c.name, "t")
+            exp.cast(column(c.name, "t"), "TEXT")
+            if c.type.kind == "jsonb"
+            else dialect.fetched(column(c.name, "t"), c.type)
             for c in columns
         ]
         name = dialect.table(model.spec.schema, model.spec.name)

@@ -132,27 +132,27 @@ class TestSQLite:
 
 
 class TestDuckDB:
-    @examples(750)
+    @examples(1_300)
     @given(scenarios(PLAIN))
     def test_append_and_truncate(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(750)
+    @examples(350)
     @given(scenarios(("merge",)))
     def test_merge(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(120)
+    @examples(80)
     @given(scenarios(("versions",)))
     def test_scd2_by_load_time(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(200)
+    @examples(100)
     @given(scenarios(("events",)))
     def test_scd2_by_event_time(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(180)
+    @examples(170)
     @given(pollings(POLLED))
     def test_incremental_reads(self, duck: Beside, polling: Polling) -> None:
         duck.poll(polling)

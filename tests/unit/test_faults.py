@@ -43,6 +43,9 @@ def test_every_step_of_the_commit_protocol_is_declared_with_its_meaning() -> Non
         "files.version_written",
         "files.before_publish",
         "files.after_publish",
+        "fold.entries_written",
+        "fold.counts",
+        "fold.files_removed",
     } == faults.POINTS
     assert faults.declared().keys() >= faults.POINTS
     assert all(faults.declared().values())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.api import options
-from ematix_flow.api.target import Target, batch_table, build_target, names, normal_mode
+from ematix_flow.api.target import Target, batch_table, build_target, check_files_of, names, normal_mode
 from ematix_flow.errors import DeclarationError
 from ematix_flow.graph.registry import DeclaredPipeline, Registry, current_registry
 from ematix_flow.spec.location import SourceLocation, caller_location
@@ -16,6 +16,7 @@ from ematix_flow.spec.pipelines import (
     GUARANTEES,
     PATHS,
     ConnectionRef,
+    FileOptions,
     PipelineSpec,
     RetryPolicy,
     SourceSpec,
@@ -24,6 +25,7 @@ from ematix_flow.spec.pipelines import (
 )
 
 if TYPE_CHECKING:
+    from ematix_flow.backends.upkeep import Maintained
     from ematix_flow.engine.results import RunResult
     from ematix_flow.engine.settings import EngineSettings
     from ematix_flow.observe.listener import Listener
@@ -135,6 +137,34 @@ class Pipeline:
         with use_registry(self._registry):
             return validate(self._declared, spark_starter())
 
+    def maintain(
+        self,
+        *,
+        retain: dt.timedelta | str | None = None,
+        zorder: Sequence[str] = (),
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> list[Maintained]:
+        """Compact the lake tables it loads, and remove files that no version needs which is kept.
+
+        ``retain`` is how long a version is kept, as in ``"30d"``, 7 days unless told; less needs ``force``.
+        """
+        from ematix_flow.backends.upkeep import Upkeep
+        from ematix_flow.graph.registry import use_registry
+        from ematix_flow.schedule.context import spark_starter
+        from ematix_flow.schedule.maintain import maintain_pipelines, require_lakes
+        from ematix_flow.spec.durations import parse_duration
+
+        kept = parse_duration("retain=", retain) if isinstance(retain, str) else retain
+        upkeep = Upkeep(kept, names("zorder", zorder, None) or (), dry_run=dry_run, forced=force)
+        with use_registry(self._registry):
+            require_lakes([self._declared], spark_starter())
+            outcomes = list(maintain_pipelines([self._declared], spark_starter(), upkeep))
+        for outcome in outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+        return [table for outcome in outcomes for table in outcome.tables]
+
     def _with(
         self, target_options: Mapping[str, Any], *, force_path: str | None, on_drift: str | None
     ) -> DeclaredPipeline:
@@ -211,6 +241,8 @@ def pipeline(
     depends_on: Sequence[Any] | None = None,
     upstream_freshness_secs: float | None = None,
     retry: Mapping[str, Any] | RetryPolicy | None = None,
+    csv_read_options: Mapping[str, Any] | None = None,
+    json_read_options: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Pipeline]:
     """Declare a load. The function returns the source's SQL, or nothing with ``source_table=``."""
     where = caller_location()
@@ -232,6 +264,12 @@ def pipeline(
         lag,
         where,
     )
+    reading = FileOptions(
+        csv_read_options=tuple((csv_read_options or {}).items()),
+        json_read_options=tuple((json_read_options or {}).items()),
+    )
+    check_files_of(source_connection or target_connection or "default", reading, where)
+    source = dataclasses.replace(source, files=reading)
     defaults = TargetSpec(
         connection="default" if target_connection is None else target_connection,
         mode=normal_mode(mode, where),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ematix_flow.api.tables import table_spec
-from ematix_flow.errors import DeclarationError, did_you_mean
-from ematix_flow.spec.connections import Connection
-from ematix_flow.spec.files import check_file_options
+from ematix_flow.errors import DeclarationError, FlowError, did_you_mean
+from ematix_flow.graph.connections import resolve
+from ematix_flow.spec.connections import Connection, has_reference
+from ematix_flow.spec.files import check_file_options, check_file_values, check_place
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import MODES, ConnectionRef, FileOptions, TargetSpec
 from ematix_flow.spec.tables import TableSpec
@@ -50,9 +51,7 @@ class Target:
     def __post_init__(self) -> None:
         if self.mode is not None:
             normal_mode(self.mode, None)
-        file_format = getattr(self.connection, "format", None)
-        if isinstance(self.connection, Connection):
-            check_file_options(file_format, self.file_options())
+        check_files_of(self.connection, self.file_options(), None)
 
     def file_options(self) -> FileOptions:
         return FileOptions(
@@ -65,6 +64,37 @@ class Target:
             csv_read_options=tuple((self.csv_read_options or {}).items()),
             json_read_options=tuple((self.json_read_options or {}).items()),
         )
+
+
+def check_files_of(
+    reference: ConnectionRef | None,
+    options: FileOptions,
+    where: SourceLocation | None,
+    *,
+    prefix: str | None = None,
+    partition_by: Sequence[str] = (),
+) -> None:
+    """Check what is about files against the connection, as far as it is known now; planning knows more."""
+    if options == FileOptions() and prefix is None and not partition_by:
+        return
+    connection = _known(reference)
+    if connection is not None:
+        check_place(connection.kind, prefix, partition_by, where)
+    file_format = getattr(connection, "format", None)
+    if connection is None or file_format == "" or has_reference(file_format):
+        check_file_values(options, where)
+    else:
+        check_file_options(file_format, options, where)
+
+
+def _known(reference: ConnectionRef | None) -> Connection | None:
+    """The connection in force now; None when it is declared later or elsewhere."""
+    if not isinstance(reference, str):
+        return reference
+    try:
+        return resolve(reference)
+    except FlowError:  # whoever uses it is told
+        return None
 
 
 def normal_mode(mode: str, where: SourceLocation | None) -> str:
@@ -93,6 +123,11 @@ def batch_table(table: Any, prefix: str | None, where: SourceLocation | None) ->
     return table_spec(table)
 
 
+def _table_at(table: TableSpec | None, prefix: str | None) -> TableSpec | None:
+    """With both, the table says the columns and the prefix says the folder."""
+    return table if table is None or prefix is None else replace(table, schema=None, name=prefix)
+
+
 def names(
     option: str, value: Sequence[str] | str | None, where: SourceLocation | None
 ) -> tuple[str, ...] | None:
@@ -116,12 +151,20 @@ def build_target(target: Target, defaults: TargetSpec, where: SourceLocation | N
                 f"{streaming}= is for streaming targets; a batch target has a table", where=where
             )
     partition_by = names("partition_by", target.partition_by, where)
+    connection = defaults.connection if target.connection is None else target.connection
+    check_files_of(
+        connection,
+        target.file_options(),
+        where,
+        prefix=target.prefix,
+        partition_by=partition_by or (),
+    )
     keys = names("keys", target.keys, where)
     update = names("update_columns", target.update_columns, where)
     compare = names("compare_columns", target.compare_columns, where)
     return TargetSpec(
-        connection=defaults.connection if target.connection is None else target.connection,
-        table=batch_table(target.table, target.prefix, where),
+        connection=connection,
+        table=_table_at(batch_table(target.table, target.prefix, where), target.prefix),
         mode=defaults.mode if target.mode is None else normal_mode(target.mode, where),
         prefix=target.prefix,
         keys=defaults.keys if keys is None else keys,

@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from ematix_flow.backends.relational import RelationalTarget
 
 BATCH = "batch"
-_STRATEGIES: dict[str, Callable[[Dialect, TableSpec, Incoming], Sequence[Step | Guard]]] = {
+STRATEGIES: dict[str, Callable[[Dialect, TableSpec, Incoming], Sequence[Step | Guard]]] = {
     "append": append.steps,
     "truncate": truncate.steps,
     "merge": merge.steps,
     "scd2": scd2.steps,
 }
-_WORK = {"merge": merge.work_tables, "scd2": scd2.work_tables}
+WORK_TABLES = {"merge": merge.work_tables, "scd2": scd2.work_tables}
 
 
 @contextmanager
@@ -62,7 +62,11 @@ def work_tables(
     What the database computes itself goes to one of them first where the load looks at it more than
     once: the user's query is asked once.
     """
-    wanted = dict(_WORK[load.mode](load.table, _incoming(load, exp.Select()))) if load.mode in _WORK else {}
+    wanted = (
+        dict(WORK_TABLES[load.mode](load.table, incoming_of(load, exp.Select())))
+        if load.mode in WORK_TABLES
+        else {}
+    )
     if computed and (wanted or load.range is not None):
         columns = tuple(replace(c, nullable=True, primary_key=False) for c in load.table.columns)
         wanted[BATCH] = TableSpec(None, BATCH, columns)
@@ -99,16 +103,16 @@ class Application:
         try:
             select = self._asked_once()
             rows_in, high = self._measure(select)
-            _require_staged(load, rows_in, self.staged)
+            require_staged(load, rows_in, self.staged)
             if target.transactional_ddl and load.changes.changes:
                 target.change(session, load)
             elif target.live_columns(session, load.table) is None or load.changes.changes:
                 return Applied(rows_in=rows_in, rows_inserted=rows_in, watermark=high)
             counts = self._run(self._steps(select))
-            _refuse_shrink(load, counts)
+            refuse_shrink(load, counts)
         finally:
             session.rollback()
-        return _applied(load, rows_in, counts, high)
+        return applied_of(load, rows_in, counts, high)
 
     def _asked_once(self) -> exp.Expr:
         if BATCH not in self.work:
@@ -125,12 +129,12 @@ class Application:
 
     def _steps(self, select: exp.Expr) -> Sequence[Step | Guard]:
         load = self.load
-        if load.mode not in _STRATEGIES:
+        if load.mode not in STRATEGIES:
             raise PlanError(f"mode {load.mode!r} cannot be applied here")
         incoming = replace(
-            _incoming(load, select), work=self.work, into_empty=bool(self.work) and self._is_empty()
+            incoming_of(load, select), work=self.work, into_empty=bool(self.work) and self._is_empty()
         )
-        return _STRATEGIES[load.mode](self.dialect, load.table, incoming)
+        return STRATEGIES[load.mode](self.dialect, load.table, incoming)
 
     def _is_empty(self) -> bool:
         table = self.load.table
@@ -145,7 +149,7 @@ class Application:
         counted = bool(self.work) or (self.staged is not None and load.range is not None)
         if counted:
             rows_in, high = self._measure(select)
-            _require_staged(load, rows_in, self.staged)
+            require_staged(load, rows_in, self.staged)
         key = batch_key(load, high)
         if load.range is not None:
             current = self.target.position(session, load.pipeline, load.target, load.range.column)
@@ -156,10 +160,10 @@ class Application:
         if not counted and self.staged is None:
             rows_in = counts["insert"]  # asked once, so that what is counted is what was written
         elif not counted and counts["insert"] != self.staged:  # a trigger's doing, or is staging not whole?
-            _require_staged(load, self._measure(select)[0], self.staged)
-        _refuse_shrink(load, counts)
+            require_staged(load, self._measure(select)[0], self.staged)
+        refuse_shrink(load, counts)
         faults.point("apply.rows_written")
-        applied = _applied(load, rows_in, counts, high)
+        applied = applied_of(load, rows_in, counts, high)
         if not nothing_new(load.range, applied):
             self._record(key, applied)
         return applied
@@ -216,27 +220,9 @@ class Application:
         return counts
 
     def _measure(self, select: exp.Expr) -> tuple[int, Watermark | None]:
-        """How many rows come, and the highest watermark among them."""
-        session, load = self.session, self.load
-        rows = exp.Subquery(this=select.copy(), alias=exp.TableAlias(this=identifier("m")))
-        if load.range is None:
-            counted = session.fetch(self.dialect.render(exp.select(exp.Count(this=exp.Star())).from_(rows)))
-            return int(counted[0][0]), None
-        mark = column(load.range.column, "m")
-        data_type = load.table.column(load.range.column).type
-        self.target.check_watermark(data_type)
-        latest = exp.Max(this=self.dialect.comparable(mark.copy(), data_type))
-        query = exp.select(exp.Count(this=exp.Star()), exp.Count(this=mark), latest).from_(rows)
-        total, marked, highest = session.fetch(self.dialect.render(query))[0]
-        if marked != total:
-            raise RowRejected(
-                f"{total - marked:,} of {total:,} rows have no watermark in column {load.range.column!r}",
-                state=f"{load.table.label} is unchanged",
-                next_step="filter these rows out in the source SQL, or choose a column that is never null",
-            )
-        if highest is None:
-            return 0, None
-        return int(total), Watermark(load.range.column, data_type, self.dialect.to_python(highest, data_type))
+        if self.load.range is not None:
+            self.target.check_watermark(self.load.table.column(self.load.range.column).type)
+        return measure(self.dialect, self.session, self.load, select)
 
     def _ledger_holds(self, batch_key: str) -> bool:
         load = self.load
@@ -245,7 +231,31 @@ class Application:
         return bool(self.session.fetch(sql, named))
 
 
-def _incoming(load: Load, select: exp.Expr) -> Incoming:
+def measure(
+    dialect: SqlDialect, session: SqlSession, load: Load, select: exp.Expr
+) -> tuple[int, Watermark | None]:
+    """How many rows come, and the highest watermark among them."""
+    rows = exp.Subquery(this=select.copy(), alias=exp.TableAlias(this=identifier("m")))
+    if load.range is None:
+        counted = session.fetch(dialect.render(exp.select(exp.Count(this=exp.Star())).from_(rows)))
+        return int(counted[0][0]), None
+    mark = column(load.range.column, "m")
+    data_type = load.table.column(load.range.column).type
+    latest = dialect.fetched(exp.Max(this=dialect.comparable(mark.copy(), data_type)), data_type)
+    query = exp.select(exp.Count(this=exp.Star()), exp.Count(this=mark), latest).from_(rows)
+    total, marked, highest = session.fetch(dialect.render(query))[0]
+    if marked != total:
+        raise RowRejected(
+            f"{total - marked:,} of {total:,} rows have no watermark in column {load.range.column!r}",
+            state=f"{load.table.label} is unchanged",
+            next_step="filter these rows out in the source SQL, or choose a column that is never null",
+        )
+    if highest is None:
+        return 0, None
+    return int(total), Watermark(load.range.column, data_type, dialect.to_python(highest, data_type))
+
+
+def incoming_of(load: Load, select: exp.Expr) -> Incoming:
     return Incoming(
         select,
         str(load.run_id),
@@ -256,7 +266,7 @@ def _incoming(load: Load, select: exp.Expr) -> Incoming:
     )
 
 
-def _applied(load: Load, rows_in: int, counts: Mapping[str, int], high: Watermark | None) -> Applied:
+def applied_of(load: Load, rows_in: int, counts: Mapping[str, int], high: Watermark | None) -> Applied:
     """Rows that matched and changed nothing are those that were neither inserted nor updated."""
     written = {"merge": counts["insert"] + counts["update"], "scd2": counts["insert"]}.get(load.mode, rows_in)
     return Applied(
@@ -269,7 +279,7 @@ def _applied(load: Load, rows_in: int, counts: Mapping[str, int], high: Watermar
     )
 
 
-def _require_staged(load: Load, rows: int, staged: int | None) -> None:
+def require_staged(load: Load, rows: int, staged: int | None) -> None:
     """A database that crashed and came back may have emptied its staging: never load less than was read."""
     if staged is not None and rows != staged:
         raise TargetFailed(
@@ -279,7 +289,7 @@ def _require_staged(load: Load, rows: int, staged: int | None) -> None:
         )
 
 
-def _refuse_shrink(load: Load, counts: dict[str, int]) -> None:
+def refuse_shrink(load: Load, counts: dict[str, int]) -> None:
     if load.mode == "truncate":
         truncate.check_shrink(
             load.table.label,

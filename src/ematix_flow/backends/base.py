@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -98,6 +98,15 @@ class BatchSource(ABC):
         """
 
 
+@dataclass(frozen=True)
+class SparkSetting:
+    """A setting of a session, and why."""
+
+    key: str
+    value: str
+    reason: str
+
+
 class SparkSource(ABC):
     """A system that Spark reads with its own readers (files, lakes); planning it needs the session."""
 
@@ -109,6 +118,18 @@ class SparkSource(ABC):
     @abstractmethod
     def frame(self, spark: SparkSession, sql: str) -> DataFrame:
         """The SQL as a DataFrame; the tables in it resolve under the connection."""
+
+    def reading(self, files: FileOptions) -> SparkSource:
+        """The same source, with its files read by these options."""
+        return self
+
+    def settings(self) -> tuple[SparkSetting, ...]:
+        """What the session is set to while a frame of this source is computed."""
+        return ()
+
+    def size(self, sql: str) -> int | None:
+        """The bytes of all files that the SQL may read; None where that is not known."""
+        return None
 
 
 # ------------------------------------------------------------------ what a target tells the planner
@@ -271,6 +292,10 @@ class LedgerEntry:
 class Target(ABC):
     """A system that a pipeline loads into."""
 
+    def with_files(self, files: FileOptions) -> Target:
+        """The same target; files of others that are there already are read by these options."""
+        return self
+
     @abstractmethod
     def inspect(self, table: TableSpec) -> LiveTable | None:
         """The live table, or None when there is none."""
@@ -320,6 +345,10 @@ class Target(ABC):
     def sweep(self, pipeline: str, target: str) -> list[str]:
         """Drop staging that a crashed run of this pipeline left. Called while the lock is held."""
 
+    def divided(self, partition_by: tuple[str, ...]) -> Target:
+        """The same target, for a plan of a table whose files are divided by these columns."""
+        return self
+
     def remarks(self) -> tuple[str, ...]:
         """What a person should know of how this target is loaded, for the plan's warnings."""
         return ()
@@ -332,11 +361,29 @@ class Target(ABC):
 # ------------------------------------------------------------------ the backend itself
 
 
+class SparkTarget(ABC):
+    """A target that Spark writes with its own writers (lakes): whoever opens it brings the session."""
+
+    @abstractmethod
+    def use_spark(
+        self, spark: Callable[[], SparkSession], errors: Callable[[str], AbstractContextManager[None]]
+    ) -> None:
+        """``spark`` starts the engine when it is first called; asking a question may need it too.
+
+        What Spark raises within ``errors(what)`` is raised as an error of ours.
+        """
+
+
 class Backend(ABC):
     """One resolved connection. Opens nothing until it is asked to."""
 
     kind: str
     capabilities: Capabilities
+    jar_groups: tuple[str, ...] = ()  # groups of the jar lock that a session for it must have
+
+    def spark_conf(self) -> Mapping[str, str]:
+        """What a running session must be told to reach it. Secrets are among it: never to be shown."""
+        return {}
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -359,4 +406,4 @@ class Backend(ABC):
         """Column names and at most ``limit`` rows: for the ``conn`` that a pipeline's function gets."""
         from ematix_flow.errors import Unsupported
 
-        raise Unsupported(f"a {self.kind} connection cannot be queried from a pipeline's function")
+        raise Unsupported(f"a connection of kind {self.kind!r} cannot be queried from a pipeline's function")

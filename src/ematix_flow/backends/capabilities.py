@@ -19,6 +19,7 @@ class Capabilities:
     shared_filesystem: bool = False  # executors must see the driver's paths
     schemas: bool = True  # has schemas; else the schema becomes part of the table's name
     max_identifier_bytes: int | None = None
+    file_bytes: int = 0  # a load leaves data files, which are closed at this size; 0: it leaves none
 
     @property
     def target(self) -> bool:

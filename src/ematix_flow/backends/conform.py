@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.backends.json_text import json_texts
 from ematix_flow.errors import RowRejected
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -53,7 +54,7 @@ def _cast(array: pa.Array, column: ColumnSpec, offset: int) -> pa.Array:
         if column.type.kind == "boolean" and t.is_integer(array.type):
             return _zero_or_one(array, column, offset)
         if t.is_nested(array.type) and wanted == pa.string():
-            return _as_json(array)
+            return json_texts(array)
         if t.is_timestamp(array.type) and t.is_timestamp(wanted):
             return _timestamp(array, wanted)
         if t.is_decimal(wanted) and (t.is_integer(array.type) or t.is_floating(array.type)):
@@ -97,17 +98,6 @@ def _zero_or_one(array: pa.Array, column: ColumnSpec, offset: int) -> pa.Array:
     if pc.any(other).as_py():
         _reject(column, array, other, offset, "is neither 0 nor 1, and the column is Boolean")
     return array.cast(pa.bool_())
-
-
-def _as_json(array: pa.Array) -> pa.Array:
-    import json
-
-    import pyarrow as pa
-
-    return pa.array(
-        [None if v is None else json.dumps(v, default=str, ensure_ascii=False) for v in array.to_pylist()],
-        type=pa.string(),
-    )
 
 
 def _check_length(array: pa.Array, column: ColumnSpec, offset: int) -> None:

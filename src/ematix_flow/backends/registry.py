@@ -17,7 +17,11 @@ _BACKENDS: dict[str, tuple[str, str | None]] = {
     "mysql": ("ematix_flow.backends.mysql.backend:MySQLBackend", "mysql"),
     "sqlite": ("ematix_flow.backends.sqlite.backend:SQLiteBackend", None),
     "duckdb": ("ematix_flow.backends.duckdb.backend:DuckDBBackend", None),
+    "delta_local": ("ematix_flow.backends.delta.backend:DeltaBackend", None),
+    "delta_s3": ("ematix_flow.backends.delta.backend:DeltaS3Backend", "s3"),
+    "iceberg": ("ematix_flow.backends.iceberg.backend:IcebergBackend", None),
     "object_store_local": ("ematix_flow.backends.objectstore.backend:LocalFilesBackend", None),
+    "object_store_s3": ("ematix_flow.backends.objectstore.s3backend:S3FilesBackend", "s3"),
 }
 
 

@@ -122,8 +122,12 @@ class RelationalTarget(Target):
             )
             return planned(diff, lambda: self.alterations(session, diff))
         changes = self.schema_changes(session, wanted)
-        changes.append(TableChange("create_table", wanted.label, create_table_sql(self.dialect, wanted)))
+        changes.append(TableChange("create_table", wanted.label, self.create_sql(wanted)))
         return TablePlan(tuple(changes), diff=created_lines(self.dialect, wanted))
+
+    def create_sql(self, table: TableSpec) -> str:
+        """The statement that makes the table, safe when it is there."""
+        return create_table_sql(self.dialect, table)
 
     def alterations(self, session: SqlSession, diff: TableDiff) -> list[TableChange]:
         """The statements that mend what can be mended; CannotAlter when this database has none."""
@@ -210,7 +214,11 @@ class RelationalTarget(Target):
         self.before_change(session, load)
         live = self.live_columns(session, load.table)
         for change in still_needed(load, self._plan(session, load.table, live, load.matching)):
-            session.execute(change.sql)
+            self.make_change(session, load.table, change)
+
+    def make_change(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:
+        """One of the changes that were planned for the table."""
+        session.execute(change.sql)
 
     def before_change(self, session: SqlSession, load: Load) -> None:
         """What keeps the table as it is from here to the commit, where a transaction alone does not."""

@@ -30,6 +30,10 @@ class SqlDialect(Dialect, ABC):
     def to_python(self, value: Any, data_type: DataType) -> Any:
         """A value as the driver returned it, as the canonical Python value (aware UTC datetimes …)."""
 
+    def fetched(self, value: exp.Expr, data_type: DataType) -> exp.Expr:
+        """The value in a form that the driver hands over unchanged, for `to_python`."""
+        return value
+
     def holds(self, declared: DataType, live: DataType, native: str | None) -> bool:
         """Whether a live column of this type takes every value of the declared one, unchanged."""
         stored = self.canonical_type(self.native_type(declared))

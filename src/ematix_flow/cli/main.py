@@ -30,6 +30,7 @@ COMMANDS = {
         "run": "Run pipelines now, upstreams first.",
         "transform": "List named transforms, or run one by hand.",
         "runs": "Show the runs in the run log.",
+        "maintain": "Compact lake tables, and remove files that nobody needs.",
     },
     "Set up": {
         "connections": "List, check and define connections.",

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 
 from ematix_flow.errors import UsageError
-
-_AGO = re.compile(r"(\d+)\s*(s|m|h|d|w)")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+from ematix_flow.spec.durations import duration_in
 
 
 def parse_since(text: str, now: dt.datetime) -> dt.datetime:
     """``90m``, ``2h``, ``7d``, or a date or time in ISO 8601; without a zone it is local."""
-    ago = _AGO.fullmatch(text.strip())
-    if ago:
-        return now - dt.timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    ago = duration_in(text)
+    if ago is not None:
+        return now - ago
     try:
         return dt.datetime.fromisoformat(text.strip().replace("Z", "+00:00")).astimezone()
     except ValueError:

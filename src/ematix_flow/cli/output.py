@@ -79,6 +79,11 @@ def count(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
 
 
+def size(number: int) -> str:
+    """Bytes, as a person reads them."""
+    return f"{number / 1e6:,.1f} MB" if number >= 100_000 else f"{number / 1e3:,.1f} kB"
+
+
 def _row_lines(
     columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], stream: TextIO
 ) -> list[str]:

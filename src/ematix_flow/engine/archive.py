@@ -28,7 +28,7 @@ from ematix_flow.engine.cache import cache_subfolder
 from ematix_flow.engine.java import JavaRuntime
 from ematix_flow.errors import ConfigError, did_you_mean
 
-MODES = ("auto", "sync", "off")
+MODES = ("auto", "sync", "use", "off")
 RECORD = "record:"
 TRAINING_SECONDS = 15 * 60
 _RETRY_SECONDS = 24 * 3600
@@ -97,8 +97,13 @@ def archive_for(
     return Archive(folder / f"spark-java{java.major}-{runtime.hexdigest()[:16]}.jsa", base)
 
 
-def use_options(archive: Archive, env: Mapping[str, str] = os.environ) -> list[str]:
-    """Java options that use the archive if it is there, or record it in the training process."""
+def use_options(
+    archive: Archive, env: Mapping[str, str] = os.environ, *, fallback: Archive | None = None
+) -> list[str]:
+    """Java options that use the archive if it is there, or record it in the training process.
+
+    ``fallback`` is that of a class path which this one begins with: it has most of the classes already.
+    """
     mode = archive_mode(env)
     if mode == "off":
         return []
@@ -106,10 +111,11 @@ def use_options(archive: Archive, env: Mapping[str, str] = os.environ) -> list[s
     if mode.startswith(RECORD):
         shared = [f"-XX:SharedArchiveFile={bases[0]}"] if bases else []
         return [*shared, f"-XX:ArchiveClassesAtExit={mode.removeprefix(RECORD)}"]
-    if archive.ready:
-        with contextlib.suppress(OSError):
-            os.utime(archive.path)  # in use: not to be tidied away
-        return ["-Xshare:auto", f"-XX:SharedArchiveFile={os.pathsep.join([*bases, str(archive.path)])}"]
+    for made in (archive, fallback):
+        if made is not None and made.ready:
+            with contextlib.suppress(OSError):
+                os.utime(made.path)  # in use: not to be tidied away
+            return ["-Xshare:auto", f"-XX:SharedArchiveFile={os.pathsep.join([*bases, str(made.path)])}"]
     return []
 
 

@@ -118,6 +118,36 @@ def _delta(spark: SparkSession, folder: Path) -> None:
     for mode in ("overwrite", "append"):
         spark.range(10).write.format("delta").mode(mode).save(path)
     spark.read.format("delta").load(path).collect()
+    table = f"delta.`{path}`"
+    for statement in (
+        *_changes(table),
+        f"ALTER TABLE {table} ADD COLUMN name STRING",
+        f"DESCRIBE DETAIL {table}",
+        f"OPTIMIZE {table}",
+    ):
+        spark.sql(statement).collect()
+
+
+def _iceberg(spark: SparkSession, folder: Path) -> None:
+    for key, value in (("", "SparkCatalog"), (".type", "hadoop"), (".warehouse", str(folder / "iceberg"))):
+        spark.conf.set(
+            f"spark.sql.catalog.trained{key}", value if key else f"org.apache.iceberg.spark.{value}"
+        )
+    spark.range(10).writeTo("trained.db.numbers").using("iceberg").create()
+    spark.range(10).writeTo("trained.db.numbers").append()
+    for statement in (*_changes("trained.db.numbers"), "SELECT * FROM trained.db.numbers.snapshots"):
+        spark.sql(statement).collect()
+
+
+def _changes(table: str) -> tuple[str, ...]:
+    """As the strategies make them."""
+    return (
+        f"MERGE INTO {table} AS t USING (SELECT id, id % 2 AS do FROM range(20)) AS s ON t.id = s.id"
+        " WHEN MATCHED AND s.do = 0 THEN UPDATE SET id = s.id WHEN MATCHED AND s.do = 1 THEN DELETE"
+        " WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)",
+        f"UPDATE {table} SET id = id + 1 WHERE id < 5",
+        f"SELECT count(*), max(id) FROM {table}",
+    )
 
 
 def _avro(spark: SparkSession, folder: Path) -> None:
@@ -134,6 +164,7 @@ def _kafka(spark: SparkSession, folder: Path) -> None:
 
 _BY_GROUP: dict[str, Callable[[SparkSession, Path], object]] = {
     "delta": _delta,
+    "iceberg": _iceberg,
     "avro": _avro,
     "kafka": _kafka,
 }

@@ -73,7 +73,7 @@ class TargetRun:
     ) -> None:
         self.plan, self.target_plan, self.load = plan, target_plan, load
         self.world, self.listener = world, listener
-        self.target = world.target(target_plan.target.connection)
+        self.target = world.target(target_plan.target.connection).with_files(target_plan.target.files)
         self.staging: Staging | None = None
         self.parts: tuple[StagedPart, ...] = ()
         self.applied = Applied()
@@ -125,8 +125,11 @@ class TargetRun:
         if stage.projection is not None:
             frame.createOrReplaceTempView(stage.view)
             frame = frame.sparkSession.sql(stage.projection)
-        if stage.single_part:
-            frame = frame.coalesce(1)
+        if stage.together:
+            columns = [f"`{name.replace('`', '``')}`" for name in stage.together]
+            frame = frame.repartition(stage.parts or stage.tasks, *columns)
+        elif stage.parts is not None:
+            frame = frame.coalesce(stage.parts)
         with watch(self.count) as folder:
             self.parts = tasks.stage_frame(frame, staging, self.table, folder)
 
@@ -184,7 +187,7 @@ class TargetRun:
 
 
 def source_of(plan: Plan, world: World) -> BatchSource | SparkSource:
-    return world.source(source_reference(plan.pipeline))
+    return world.source(source_reference(plan.pipeline), plan.pipeline.source.files)
 
 
 def load_of(plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, batch_key: str, dry_run: bool) -> Load:

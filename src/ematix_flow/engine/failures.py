@@ -10,7 +10,9 @@ import re
 from typing import Any
 
 from ematix_flow import errors
+from ematix_flow.backends.refusals import refused_in
 from ematix_flow.engine.cache import spark_log
+from ematix_flow.engine.file_failures import of_a_file
 from ematix_flow.engine.gateway import last_process
 from ematix_flow.engine.interrupts import was_interrupted
 from ematix_flow.strategies.functions.base import rejection_in
@@ -80,10 +82,13 @@ def translate(error: BaseException, *, what: str, source: bool = False) -> error
     if refused is not None:
         hint = "mend it in the source, filter it in the SQL, or give the marker another on_failure="
         return errors.RowRejected(refused, next_step=hint)
-    ours = _revived(text)
+    ours = _revived(text) or refused_in(text)
     if ours is not None:
         return ours
     cause = root_cause(text)
+    of_file = of_a_file(text, cause)
+    if of_file is not None:
+        return of_file
     kind = _kind(error, cause, source)
     return kind(f"{what} failed: {cause}", next_step=_next_step(text))
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.base import BatchSource, Query, SourceColumn, SparkSource
+from ematix_flow.backends.session_settings import session_settings
 from ematix_flow.engine import tasks
 from ematix_flow.plan.spark_types import schema_ddl
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -30,7 +31,8 @@ def source_frame(
 ) -> Iterator[DataFrame]:
     """The query's rows for these targets, readable while the context is open."""
     if isinstance(source, SparkSource):
-        yield ranged(source.frame(spark, query.sql), query.range)
+        with session_settings(spark, {each.key: each.value for each in source.settings()}):
+            yield ranged(source.frame(spark, query.sql), query.range)
         return
     read_as = source_table_of(columns, tables)
     wanted = {c.name: c.type for c in read_as.columns}

@@ -21,11 +21,13 @@ def local_launch(
     settings: EngineSettings, groups: frozenset[str], jars: Sequence[Path]
 ) -> tuple[list[str], dict[str, str], archive.Archive | None]:
     java = find_java()
-    classes = gateway.class_path(jars, os.environ)
+    added = settings.conf.get("spark.driver.extraClassPath", "").split(os.pathsep)
+    classes = [*gateway.class_path(jars, os.environ), *(Path(entry) for entry in added if entry)]
     made = archive.archive_for(java, classes)
+    plain = archive.archive_for(java, gateway.class_path((), {}))
     if archive.archive_mode() == "sync":
         archive.make_now(made, sorted(groups))
-    options = [*compiler_options(settings), *archive.use_options(made)]
+    options = [*compiler_options(settings), *archive.use_options(made, fallback=plain)]
     command = gateway.local_command(java, driver_memory(settings)[0], options)
     env = _environment(str(java.home))
     env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = sys.executable

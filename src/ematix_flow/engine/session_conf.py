@@ -20,11 +20,20 @@ LOOPBACK = "127.0.0.1"
 _SMALLEST_MEMORY = 1 << 30
 _LARGEST_MEMORY = 24 << 30  # beyond 32 GB Java's references double in size
 
+# What Spark hides in its listings, plans, event logs and pages, by a setting's name or by its value. Its own
+# rule does not know a catalog's credential or header, nor a password within an address.
+HIDDEN = (
+    r"(?i)secret|password|passwd|token|(?:access|api)[._-]?key|credential|authorization|"
+    r"://[^/?#\s:@]*:[^/?#\s]+@"
+)
+
 # True of every Spark this product talks to, a Connect server included.
 SQL_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Spark's default, INT96, is read as another time by others where it is far from today
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
 
@@ -65,6 +74,7 @@ def session_conf(
         "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.driver.memory": driver_memory(settings)[0],
+        "spark.redaction.regex": HIDDEN,
         "spark.python.worker.faulthandler.enabled": "true",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
         **SQL_CONF,

@@ -13,6 +13,7 @@ from ematix_flow.backends.base import (
     Query,
     SourceColumn,
     SparkSource,
+    SparkTarget,
 )
 from ematix_flow.backends.computed_table import computed_name, select_computed
 from ematix_flow.backends.relational import RelationalTarget
@@ -38,7 +39,9 @@ from ematix_flow.plan.source_sql import source_reference, source_sql
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.tuning import Shape, choose, machine_cores, value
 from ematix_flow.plan.world import World
+from ematix_flow.spec.files import check_file_options, check_place
 from ematix_flow.spec.pipelines import (
+    FileOptions,
     PipelineSpec,
     TargetSpec,
     connection_label,
@@ -81,7 +84,10 @@ def _build(declared: DeclaredPipeline, world: World, cores: int, without: Collec
     spec = declared.spec
     reference = source_reference(spec)
     backend = world.backend(reference)
-    reader = world.source(reference)
+    for target in spec.targets:  # so that Spark, once it is started, has the jars of all of them
+        world.backend(target.connection)
+    _check_files(spec, world)
+    reader = world.source(reference, spec.source.files)
     asked = source_sql(declared, world, reader)
     sql = asked.text
     if isinstance(reader, SparkSource):
@@ -105,6 +111,18 @@ def _build(declared: DeclaredPipeline, world: World, cores: int, without: Collec
     return Plan(spec, connection_label(reference), backend.kind, sql, columns, targets, post, shared)
 
 
+def _check_files(spec: PipelineSpec, world: World) -> None:
+    """What is about files against connections that are known now: the declaration may have known a name."""
+    source = world.backend(source_reference(spec)).connection
+    if spec.source.files != FileOptions():
+        check_file_options(getattr(source, "format", None), spec.source.files, spec.where)
+    for target in spec.targets:
+        connection = world.backend(target.connection).connection
+        check_place(connection.kind, target.prefix, target.partition_by, spec.where)
+        if target.files != FileOptions():
+            check_file_options(getattr(connection, "format", None), target.files, spec.where)
+
+
 def _between(spec: PipelineSpec, target: TargetSpec, source: _Source, world: World) -> Between:
     backend = world.backend(target.connection)
     table = target.table or _inferred_table(target, source.columns)
@@ -120,11 +138,11 @@ def _plan_target(
     spec: PipelineSpec, target: TargetSpec, path: Choice, source: _Source, world: World, cores: int
 ) -> TargetPlan:
     backend = world.backend(target.connection)
-    sink = world.target(target.connection)
+    sink = world.target(target.connection).divided(target.partition_by).with_files(target.files)
     capabilities = backend.capabilities
     if target.mode not in capabilities.strategies:
         raise Unsupported(
-            f"mode {target.mode!r} cannot be used with a {backend.kind} target yet",
+            f"mode {target.mode!r} cannot be used with a target of kind {backend.kind!r}",
             next_step=f"modes of {backend.kind}: {', '.join(sorted(capabilities.strategies))}",
         )
     table, matching = resolve_matching(spec, target, target.table or _inferred_table(target, source.columns))
@@ -144,7 +162,18 @@ def _plan_target(
     late = None if told else _late_writers_in(spec, source_backend)
     computes = _what_is_computed(spec, table, source.column_map)
     guarantee = derive_guarantee(spec, capabilities, backend.kind, late)
-    tuning = choose(Shape(path.value, source_backend.capabilities, capabilities, cores))
+    tuning = choose(
+        Shape(
+            path.value,
+            source_backend.capabilities,
+            capabilities,
+            cores,
+            source_bytes=_source_bytes(source) if capabilities.file_bytes else None,
+            partition_by=target.partition_by,
+        )
+    )
+    if isinstance(source.reader, SparkSource):
+        tuning += tuple(Choice(each.key, each.value, each.reason) for each in source.reader.settings())
     live = sink.inspect(table)
     if target.mode == "merge":
         table = keeping_marks(table, live)
@@ -176,10 +205,11 @@ def _plan_target(
                     source.columns,
                     isinstance(source.reader, SparkSource),
                     tasks,
-                    single_part=value(tuning, "staging parts", 0) == 1,
+                    parts=value(tuning, "staging parts", 0) or None,
+                    together=target.partition_by if capabilities.file_bytes else (),
                 )
             )
-        stages += [PrepareTable(changes), ApplyRows()]
+        stages += [PrepareTable(changes), ApplyRows(by_commit=isinstance(sink, SparkTarget))]
     return TargetPlan(
         target,
         table,
@@ -191,6 +221,10 @@ def _plan_target(
         (*drift, *held, *_late_warning(spec, late), *(() if path.value == "same_db" else sink.remarks())),
         matching,
     )
+
+
+def _source_bytes(source: _Source) -> int | None:
+    return source.reader.size(source.sql) if isinstance(source.reader, SparkSource) else None
 
 
 def _project(spec: PipelineSpec, table: TableSpec, source: _Source, sql: str, dialect: str) -> str:

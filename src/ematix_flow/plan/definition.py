@@ -52,18 +52,21 @@ class TransformRows:
     columns: tuple[SourceColumn, ...]
     native: bool
     tasks: int
-    single_part: bool
+    parts: int | None  # tasks that write staging, at most; None: as many as there are
+    together: tuple[str, ...] = ()  # rows alike in these columns are written by one task
 
 
 @dataclass(frozen=True)
 class ApplyRows:
     """The one transaction. ``sql`` is set when the database computes the rows itself.
 
-    ``shared_sql`` is the same over the table that it computed for several targets.
+    ``shared_sql`` is the same over the table that it computed for several targets. ``by_commit``: the target
+    has no transactions, and everything counts from one commit of its table on.
     """
 
     sql: str | None = None
     shared_sql: str | None = None
+    by_commit: bool = False
 
 
 @dataclass(frozen=True)

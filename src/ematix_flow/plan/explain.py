@@ -38,7 +38,8 @@ def describe_stage(stage: Stage, plan: TargetPlan) -> list[str]:
     where = "inside the database" if stage.sql is not None else "from staging"
     verb = _strategy(plan)
     mark = " and the new watermark" if plan.range else ""
-    return [f"one transaction: {verb} {where}, the ledger entry{mark}"]
+    once = "one commit" if stage.by_commit else "one transaction"
+    return [f"{once}: {verb} {where}, the ledger entry{mark}"]
 
 
 def _strategy(plan: TargetPlan) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ematix_flow.backends.base import Backend
+from ematix_flow.backends.base import SparkSource
 from ematix_flow.errors import SourceFailed, Unsupported
+from ematix_flow.plan.world import World
+from ematix_flow.spec.pipelines import ConnectionRef
 
 
 class LiveConnection:
     """A connection in use. It connects at the first question, and never shows a secret."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, world: World, reference: ConnectionRef) -> None:
+        self._world, self._reference = world, reference
+        self._backend = world.backend(reference)
 
     @property
     def name(self) -> str:
@@ -34,12 +37,12 @@ class LiveConnection:
 
     def query(self, sql: str, max_rows: int | None = None) -> list[dict[str, Any]]:
         """At most ``max_rows`` rows (1,000 unless told), each a dict."""
-        names, rows = self._backend.query(sql, 1_000 if max_rows is None else max_rows)
+        names, rows = self._ask(sql, 1_000 if max_rows is None else max_rows)
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     def scalar(self, sql: str) -> Any:
         """The first column of the first row, or None."""
-        _, rows = self._backend.query(sql, 1)
+        _, rows = self._ask(sql, 1)
         return rows[0][0] if rows else None
 
     def fetch_scalar_int(self, sql: str) -> int:
@@ -50,10 +53,18 @@ class LiveConnection:
 
     def execute(self, sql: str) -> int:
         """One statement in its own transaction; rows affected. For post-load transforms."""
-        target = self._backend.target()
-        if target is None:
+        if self._backend.target() is None:
             raise Unsupported(f"connection {self.name!r} ({self.kind}) takes no statements")
-        return target.run_sql(sql)
+        return self._world.target(self._reference).run_sql(sql)
+
+    def _ask(self, sql: str, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Column names and rows; Spark answers for files and lakes."""
+        source = self._backend.source()
+        if not isinstance(source, SparkSource):
+            return self._backend.query(sql, limit)
+        with self._world.spark_errors(f"a query of {self.name!r}"):
+            found = source.frame(self._world.spark(), sql).limit(limit).toArrow()
+        return list(found.column_names), list(zip(*[c.to_pylist() for c in found.columns], strict=True))
 
     def __repr__(self) -> str:
         return f"<LiveConnection {self.name} ({self.kind})>"

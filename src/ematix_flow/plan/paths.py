@@ -75,7 +75,9 @@ def derive_guarantee(
         )
     elif not target.transactions:
         given = Choice(
-            "guarantee", "at_least_once", f"a {target_kind} target has no transaction to commit with"
+            "guarantee",
+            "at_least_once",
+            f"a target of kind {target_kind!r} has no transaction to commit with",
         )
         next_step = "declare guarantee='at_least_once', or load into a target with transactions"
     else:

@@ -69,7 +69,7 @@ def _table_columns(spec: PipelineSpec, table: TableSpec | None) -> list[tuple[st
 def _call(declared: DeclaredPipeline, world: World) -> Any:
     spec = declared.spec
     connections = [source_reference(spec), spec.targets[0].connection][: spec.arguments]
-    arguments = [LiveConnection(world.backend(reference)) for reference in connections]
+    arguments = [LiveConnection(world, reference) for reference in connections]
     try:
         given = declared.function(*arguments)
         return asyncio.run(given) if inspect.iscoroutine(given) else given

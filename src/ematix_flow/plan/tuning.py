@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.plan.definition import Choice
 
+_PART_BYTES = 16 * 1024 * 1024
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -17,6 +19,8 @@ class Shape:
     source: Capabilities
     target: Capabilities
     cores: int
+    source_bytes: int | None = None  # of the files that a query may read, where that is known
+    partition_by: tuple[str, ...] = ()
 
 
 def machine_cores() -> int:
@@ -38,13 +42,41 @@ def read_tasks(shape: Shape) -> Choice | None:
 
 
 def write_parts(shape: Shape) -> Choice | None:
-    """Whether staging is written by one task or several."""
-    if shape.path == "same_db" or shape.target.parallel_write:
+    """Whether staging is written by one task or several, and of files by how many at most."""
+    if shape.path == "same_db":
         return None
-    return Choice("staging parts", "1", "the target takes one writer")
+    if not shape.target.parallel_write:
+        return Choice("staging parts", "1", "the target takes one writer")
+    if not shape.target.file_bytes or shape.path != "spark":
+        return None
+    if shape.source_bytes is None:
+        return None
+    parts = max(1, shape.source_bytes // _PART_BYTES)
+    why = f"each of at least {_shown(_PART_BYTES)} of the source's {_shown(shape.source_bytes)}"
+    return Choice("staging parts", str(parts), f"{why}: a load leaves no small files")
 
 
-CATALOG = (read_tasks, write_parts)
+def rows_together(shape: Shape) -> Choice | None:
+    """Whether rows of one partition go to one task."""
+    if shape.path != "spark" or not shape.target.file_bytes or not shape.partition_by:
+        return None
+    why = "one task writes all rows of a partition: no file for each task in each of them"
+    return Choice("rows together by", ", ".join(shape.partition_by), why)
+
+
+def file_size(shape: Shape) -> Choice | None:
+    """When a data file is closed and a new one begun."""
+    if not shape.target.file_bytes:
+        return None
+    why = "large enough to be read fast, small enough for several readers"
+    return Choice("file size", f"up to {_shown(shape.target.file_bytes)}", why)
+
+
+def _shown(size: int) -> str:
+    return f"{size / (1 << 20):,.0f} MB" if size >= 1 << 20 else f"{size / 1024:,.0f} KB"
+
+
+CATALOG = (read_tasks, write_parts, rows_together, file_size)
 
 
 def choose(shape: Shape) -> tuple[Choice, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ematix_flow.config.settings import project_settings
 from ematix_flow.engine.settings import EngineSettings
 from ematix_flow.observe.listener import Listener
+from ematix_flow.plan.world import StartSpark
 from ematix_flow.schedule.run import RunContext
 from ematix_flow.state.runlog import open_run_log, project_run_log
 
@@ -25,13 +26,13 @@ def engine_settings(engine: str | EngineSettings | None = None) -> EngineSetting
     return EngineSettings.resolve(engine=engine, env=os.environ, config=project_settings())
 
 
-def spark_starter(engine: str | EngineSettings | None = None) -> Callable[[], SparkSession]:
+def spark_starter(engine: str | EngineSettings | None = None) -> StartSpark:
     """A function that starts Spark when first called: most questions need none."""
 
-    def start() -> SparkSession:
+    def start(jar_groups: Sequence[str]) -> SparkSession:
         from ematix_flow.engine.session import spark_session
 
-        return spark_session(engine_settings(engine))
+        return spark_session(engine_settings(engine), jar_groups=jar_groups)
 
     return start
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ematix_flow.backends.base import BatchSource, SparkSource
 from ematix_flow.engine.execute import execute_target
@@ -17,10 +16,8 @@ from ematix_flow.observe.listener import Listener
 from ematix_flow.plan.build import build_plan
 from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.source_sql import source_reference
+from ematix_flow.plan.world import StartSpark
 from ematix_flow.schedule.run import open_world
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
@@ -70,11 +67,11 @@ class Validation:
         }
 
 
-def preview(declared: DeclaredPipeline, spark: Callable[[], SparkSession], rows: int) -> Preview:
+def preview(declared: DeclaredPipeline, spark: StartSpark, rows: int) -> Preview:
     world = open_world(spark)
     plan = build_plan(declared, world)
     reference = source_reference(declared.spec)
-    source = world.source(reference)
+    source = world.source(reference, declared.spec.source.files)
     if isinstance(source, SparkSource):
         with world.spark_errors(f"the source SQL of {declared.spec.name!r}"):
             frame = source.frame(world.spark(), plan.source_sql).limit(rows)
@@ -83,7 +80,7 @@ def preview(declared: DeclaredPipeline, spark: Callable[[], SparkSession], rows:
     return Preview(plan, tuple(names), tuple(sample))
 
 
-def validate(declared: DeclaredPipeline, spark: Callable[[], SparkSession]) -> Validation:
+def validate(declared: DeclaredPipeline, spark: StartSpark) -> Validation:
     """EXPLAIN at the source, then the whole plan. An error is the answer, not an exception."""
     world = open_world(spark)
     try:
@@ -96,9 +93,7 @@ def validate(declared: DeclaredPipeline, spark: Callable[[], SparkSession]) -> V
     return Validation(declared.spec.name, True, None, explained, warnings)
 
 
-def dry_run(
-    declared: DeclaredPipeline, spark: Callable[[], SparkSession], listener: Listener | None = None
-) -> RunResult:
+def dry_run(declared: DeclaredPipeline, spark: StartSpark, listener: Listener | None = None) -> RunResult:
     """Every stage but the commit: counts what would change. Nothing is created, nothing recorded."""
     started = time.monotonic()
     world = open_world(spark)

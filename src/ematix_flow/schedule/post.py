@@ -43,7 +43,7 @@ def run_post_transforms(
     if result.status != "succeeded":
         return []
     spec = declared.spec
-    connection = LiveConnection(world.backend(spec.targets[0].connection))
+    connection = LiveConnection(world, spec.targets[0].connection)
     parent = ParentContext(
         spec.name,
         result.run_id,

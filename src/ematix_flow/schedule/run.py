@@ -14,13 +14,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from ematix_flow.engine.execute import ALREADY_APPLIED, execute_target
 from ematix_flow.engine.failures import translate
 from ematix_flow.engine.fanout import execute_targets
 from ematix_flow.engine.interrupts import was_interrupted
 from ematix_flow.engine.results import RunResult, Status, TargetResult, failed
+from ematix_flow.engine.storage import tell
 from ematix_flow.errors import (
     CannotConnect,
     ConfigError,
@@ -40,16 +40,13 @@ from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.observe.listener import Listener
 from ematix_flow.plan.build import build_plan
 from ematix_flow.plan.definition import Plan
-from ematix_flow.plan.world import World
+from ematix_flow.plan.world import StartSpark, World
 from ematix_flow.schedule.batches import Batch, choose_batch
 from ematix_flow.schedule.post import run_post_transforms
 from ematix_flow.schedule.settle import committed_targets, settle_interrupted
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import RunLog
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # errors that the next attempt would meet again: waiting does not help
 _FINAL = (
@@ -72,7 +69,7 @@ class RunContext:
     """What a run needs from outside: the engine, where to record, who watches, why it runs."""
 
     run_log: RunLog
-    spark: Callable[[], SparkSession]
+    spark: StartSpark
     listener: Listener = field(default_factory=Listener)
     trigger: str = "sync"
     slot: dt.datetime | None = None
@@ -110,14 +107,14 @@ def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
             attempt = _Attempt(batch, number + 1, (*attempt.earlier, str(attempt.run_id)))
 
 
-def plan_pipeline(declared: DeclaredPipeline, spark: Callable[[], SparkSession]) -> Plan:
+def plan_pipeline(declared: DeclaredPipeline, spark: StartSpark) -> Plan:
     """The plan of a run that would start now. Changes nothing, takes no lock."""
     return build_plan(declared, open_world(spark))
 
 
-def open_world(spark: Callable[[], SparkSession]) -> World:
+def open_world(spark: StartSpark) -> World:
     """The world of one run, with Spark's failures told in our words."""
-    return World(spark, lambda error, what: translate(error, what=what, source=True))
+    return World(spark, lambda error, what: translate(error, what=what, source=True), tell)
 
 
 def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt) -> RunResult:

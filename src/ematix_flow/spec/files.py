@@ -1,18 +1,22 @@
-"""Which options of reading and writing files go together: checked when a pipeline is declared.
+"""Options of reading and writing files: what they are, and which go together.
 
-Pure: an option that a format does not know, or a value that would give unreadable files, is refused
-here, before anything is read or written.
+Pure, and checked when a pipeline is declared: an option that a format does not know, or a value that
+would give unreadable files, is refused here, before anything is read or written.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ematix_flow.errors import DeclarationError, did_you_mean
+from ematix_flow.spec import portable_regex
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import FileOptions
 
+FILE_KINDS = ("object_store_local", "object_store_s3")
+PARTITIONED_KINDS = (*FILE_KINDS, "delta_local", "delta_s3", "iceberg")
 PARQUET_COMPRESSIONS = ("uncompressed", "snappy", "gzip", "zstd")
 
 CSV_READ_OPTIONS: dict[str, type] = {
@@ -37,7 +41,58 @@ _BELONGS = {
     "csv_read_options": ("csv", "json_lines"),
     "json_read_options": ("json_lines", "csv"),
 }
+# what is written -> what is read: one folder has one dialect
+_SAME = {
+    "csv_delimiter": "delimiter",
+    "csv_header": "has_header",
+    "csv_quote": "quote",
+    "csv_escape": "escape",
+}
 _TYPE_NAMES = {bool: "True or False", str: "text", int: "a whole number"}
+_ANY_CASE = "(?i)"
+
+
+@dataclass(frozen=True)
+class CsvReading:
+    """How CSV files that others wrote are read. None: found out from the files, or as most write them."""
+
+    has_header: bool = True
+    delimiter: str | None = None
+    quote: str = '"'
+    escape: str | None = None  # None: a quote within quotes is doubled
+    terminator: str | None = None  # None: a newline, with or without a carriage return
+    comment: str | None = None
+    null_regex: str | None = None  # of cells that are null besides the empty ones
+    truncated_rows_ok: bool = False
+    schema_infer_max_records: int | None = None  # None: every record
+
+    @classmethod
+    def of(cls, options: FileOptions) -> CsvReading:
+        given = dict(options.csv_read_options)
+        if given.get("terminator") in ("\n", "\r\n"):
+            del given["terminator"]
+        return cls(**given)
+
+
+@dataclass(frozen=True)
+class JsonReading:
+    """How JSON lines that others wrote are read."""
+
+    schema_infer_max_records: int | None = None  # None: every record
+    batch_size: int | None = None  # rows that are handed to a task at once
+
+    @classmethod
+    def of(cls, options: FileOptions) -> JsonReading:
+        return cls(**dict(options.json_read_options))
+
+
+def null_pattern(null_regex: str, flavour: str) -> str:
+    """The pattern of null cells as an engine writes it; a leading ``(?i)`` is the one flag there is."""
+    flag = _ANY_CASE if null_regex.startswith(_ANY_CASE) else ""
+    return flag + portable_regex.translate(null_regex.removeprefix(_ANY_CASE), flavour)
+
+
+# ------------------------------------------------------------------ checks
 
 
 def check_file_options(format: str | None, options: FileOptions, where: SourceLocation | None = None) -> None:
@@ -56,10 +111,42 @@ def check_file_options(format: str | None, options: FileOptions, where: SourceLo
                 where=where,
                 next_step=f"leave {option}= out, or use a connection with format={formats[0]!r}",
             )
+    check_file_values(options, where)
+
+
+def check_file_values(options: FileOptions, where: SourceLocation | None = None) -> None:
+    """The part of the check that needs no format: for a connection that is known only by its name yet."""
     _check_compression(options.parquet_compression, where)
     _check_csv_writing(options, where)
-    _check_read_options("csv_read_options", CSV_READ_OPTIONS, dict(options.csv_read_options), where)
+    read = dict(options.csv_read_options)
+    _check_read_options("csv_read_options", CSV_READ_OPTIONS, read, where)
+    _check_csv_reading(read, where)
     _check_read_options("json_read_options", JSON_READ_OPTIONS, dict(options.json_read_options), where)
+    for option, key in _SAME.items():
+        written = getattr(options, option)
+        if written is not None and key in read and written != read[key]:
+            raise DeclarationError(
+                f"{option}={written!r}, and csv_read_options= says {key!r}: {read[key]!r}: "
+                "the files of one folder are written and read alike",
+                where=where,
+                next_step=f"leave one of them out: {option}= is what csv_read_options= says unless given",
+            )
+
+
+def check_place(
+    kind: str, prefix: str | None, partition_by: Sequence[str], where: SourceLocation | None = None
+) -> None:
+    """Refuse a folder, or folders of partitions, in a system that has none."""
+    for option, given, kinds, what in (
+        ("prefix", prefix is not None, FILE_KINDS, "files"),
+        ("partition_by", bool(partition_by), PARTITIONED_KINDS, "files and lake tables"),
+    ):
+        if given and kind not in kinds:
+            raise DeclarationError(
+                f"{option}= is for {what}, and the connection is of kind {kind}",
+                where=where,
+                next_step=f"leave {option}= out" + (", and declare table=" if option == "prefix" else ""),
+            )
 
 
 def _check_compression(value: object, where: SourceLocation | None) -> None:
@@ -80,11 +167,8 @@ def _check_csv_writing(options: FileOptions, where: SourceLocation | None) -> No
         raise DeclarationError(f"csv_header= is True or False, not {options.csv_header!r}", where=where)
     delimiter, quote = options.csv_delimiter or ",", options.csv_quote or '"'
     escape = options.csv_escape or quote
-    if delimiter in (quote, escape):
-        other = "csv_quote" if delimiter == quote else "csv_escape"
-        raise DeclarationError(
-            f"csv_delimiter and {other} are both {delimiter!r}: no reader could tell them apart", where=where
-        )
+    _require_apart({"csv_delimiter": delimiter, "csv_quote": quote}, where)
+    _require_apart({"csv_delimiter": delimiter, "csv_escape": escape}, where)
     null = options.csv_null_value
     if null is None:
         return
@@ -95,6 +179,33 @@ def _check_csv_writing(options: FileOptions, where: SourceLocation | None) -> No
             raise DeclarationError(
                 f"csv_null_value={null!r} holds {what}: a null could not be read back", where=where
             )
+
+
+def _check_csv_reading(given: Mapping[str, Any], where: SourceLocation | None) -> None:
+    """The characters of a dialect must be told apart; a quote may escape itself."""
+    marks = {"delimiter": ",", "quote": '"', **given}
+    for one, other in (
+        ("delimiter", "quote"),
+        ("delimiter", "escape"),
+        ("delimiter", "comment"),
+        ("delimiter", "terminator"),
+        ("quote", "comment"),
+        ("quote", "terminator"),
+        ("escape", "comment"),
+        ("escape", "terminator"),
+        ("comment", "terminator"),
+    ):
+        if one in given or other in given:
+            named = {f"csv_read_options= {key!r}": marks[key] for key in (one, other) if key in marks}
+            _require_apart(named, where)
+
+
+def _require_apart(marks: Mapping[str, str], where: SourceLocation | None) -> None:
+    if len(marks) == 2 and len(set(marks.values())) == 1:
+        one, other = marks
+        raise DeclarationError(
+            f"{one} and {other} are both {marks[one]!r}: no reader could tell them apart", where=where
+        )
 
 
 def _check_read_options(
@@ -111,6 +222,14 @@ def _check_read_options(
             raise DeclarationError(f"{name}= {key!r} must be 1 or more, not {value}", where=where)
         if key in ("delimiter", "quote", "escape", "comment"):
             _require_character(f"{name}= {key!r}", value, where)
+        if (
+            key == "terminator"
+            and value != "\r\n"
+            and (len(value) != 1 or not value.isascii() or value == "\0")
+        ):
+            raise DeclarationError(
+                f"{name}= 'terminator' is one ASCII character, or '\\r\\n', not {value!r}", where=where
+            )
         if key == "null_regex":
             _require_pattern(name, value, where)
 
@@ -124,8 +243,10 @@ def _require_character(option: str, value: object, where: SourceLocation | None)
 
 def _require_pattern(name: str, value: str, where: SourceLocation | None) -> None:
     try:
-        re.compile(value)
-    except re.error as error:
+        portable_regex.check_pattern(value.removeprefix(_ANY_CASE))
+    except DeclarationError as error:
         raise DeclarationError(
-            f"{name}= 'null_regex' is no regular expression: {error}", where=where
-        ) from error
+            f"{name}= 'null_regex': {error.what}",
+            where=where,
+            next_step="letters, classes, groups, * + ? {n}, ^ and $ are known; (?i) may come first",
+        ) from None

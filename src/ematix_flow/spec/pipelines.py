@@ -102,42 +102,8 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True)
-class SourceSpec:
-    """Where rows come from. Without ``table`` the pipeline's function returns the SQL."""
-
-    connection: ConnectionRef | None = None  # None: the first target's
-    table: str | None = None
-    column_map: tuple[tuple[str, str], ...] = ()
-    watermark_column: str | None = None
-    lag_seconds: float = 0.0
-
-    @property
-    def incremental(self) -> bool:
-        return self.watermark_column is not None
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "connection": _reference_to_json(self.connection),
-            "table": self.table,
-            "column_map": [list(pair) for pair in self.column_map],
-            "watermark_column": self.watermark_column,
-            "lag_seconds": self.lag_seconds,
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> SourceSpec:
-        return cls(
-            connection=_reference_from_json(value["connection"]),
-            table=value["table"],
-            column_map=tuple((pair[0], pair[1]) for pair in value["column_map"]),
-            watermark_column=value["watermark_column"],
-            lag_seconds=value["lag_seconds"],
-        )
-
-
-@dataclass(frozen=True)
 class FileOptions:
-    """How a file target is written and read. Only what was set is not None."""
+    """How files are written and read. Only what was set is not None."""
 
     parquet_compression: str | None = None
     csv_delimiter: str | None = None
@@ -162,6 +128,43 @@ class FileOptions:
                 "csv_read_options": tuple((p[0], p[1]) for p in value["csv_read_options"]),
                 "json_read_options": tuple((p[0], p[1]) for p in value["json_read_options"]),
             }
+        )
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """Where rows come from. Without ``table`` the pipeline's function returns the SQL."""
+
+    connection: ConnectionRef | None = None  # None: the first target's
+    table: str | None = None
+    column_map: tuple[tuple[str, str], ...] = ()
+    watermark_column: str | None = None
+    lag_seconds: float = 0.0
+    files: FileOptions = FileOptions()
+
+    @property
+    def incremental(self) -> bool:
+        return self.watermark_column is not None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "connection": _reference_to_json(self.connection),
+            "table": self.table,
+            "column_map": [list(pair) for pair in self.column_map],
+            "watermark_column": self.watermark_column,
+            "lag_seconds": self.lag_seconds,
+            "files": self.files.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> SourceSpec:
+        return cls(
+            connection=_reference_from_json(value["connection"]),
+            table=value["table"],
+            column_map=tuple((pair[0], pair[1]) for pair in value["column_map"]),
+            watermark_column=value["watermark_column"],
+            lag_seconds=value["lag_seconds"],
+            files=FileOptions.from_json(value["files"]),
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from ematix_flow.spec.tables import TableSpec
-from ematix_flow.strategies.sql import Dialect, Incoming, Step, column, identifier, insert_rows
+from ematix_flow.strategies.sql import Dialect, Incoming, Step, ascending, column, identifier, insert_rows
 
 _COPY = "_ematix_copy"
 
@@ -48,7 +48,9 @@ def _unmatched_copies(dialect: Dialect, table: TableSpec, incoming: Incoming, lo
 
     def numbered(source: exp.Expr, alias: str) -> exp.Select:
         same = [dialect.comparable(column(n, alias), table.column(n).type) for n in names]
-        number = exp.Window(this=exp.RowNumber(), partition_by=same)
+        # they are all alike, and some databases number nothing without an order
+        order = exp.Order(expressions=[ascending(column(incoming.low.column, alias))])  # type: ignore[union-attr]
+        number = exp.Window(this=exp.RowNumber(), partition_by=same, order=order)
         at_low = exp.EQ(this=column(incoming.low.column, alias), expression=low.copy())  # type: ignore[union-attr]
         select = exp.select(*[column(n, alias) for n in names], exp.alias_(number, _COPY, quoted=True))
         return select.from_(source).where(at_low)

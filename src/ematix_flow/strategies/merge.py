@@ -113,11 +113,11 @@ def _deletes(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Ste
         this=exp.select("1").from_(subquery(incoming.select, "s")).where(*equal_keys(keys, "s", "t"))
     )
     alive: list[exp.Expr] = [exp.not_(present)]
-    remaining = exp.select(exp.Count(this=exp.Star())).from_(aliased(target, "t"))
+    living_rows = exp.select(exp.Count(this=exp.Star())).from_(aliased(target, "t"))
     if table.keeps == "soft_deletes":
         living = exp.Is(this=column(DELETED_AT, "t"), expression=exp.Null())
         alive.append(living)
-        remaining = remaining.where(living.copy())
+        living_rows = living_rows.where(living.copy())
     missing = exp.select(*[column(k, "t") for k in keys]).from_(aliased(target, "t")).where(*alive)
     fill = Step("work", insert_into(incoming.work[GONE], keys, missing))
     if table.keeps == "soft_deletes":
@@ -130,4 +130,5 @@ def _deletes(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Ste
     lost = exp.select(exp.Count(this=exp.Star())).from_(aliased(incoming.work[GONE], "g"))
     is_new = exp.EQ(this=column(_IS_STORED, "c"), expression=dialect.literal(False, _BOOLEAN))
     fresh = exp.select(exp.Count(this=exp.Star())).from_(aliased(incoming.work[CHANGED], "c")).where(is_new)
-    return [fill, gone, deletion_guard(remaining, lost, fresh, incoming.shrinking)]
+    kept = exp.select(exp.Sub(this=exp.Subquery(this=living_rows), expression=exp.Subquery(this=lost.copy())))
+    return [fill, deletion_guard(kept, lost, fresh, incoming.shrinking), gone]

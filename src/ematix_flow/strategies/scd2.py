@@ -64,6 +64,7 @@ from ematix_flow.strategies.sql import (
 
 TOUCHED, HISTORY = "touched", "history"
 _UNTIL, _KIND, _FROM_TABLE = "_ematix_until", "_ematix_kind", "_ematix_derived"
+_ENDED = "_ematix_ended"  # where the stored version ends so far
 _VERSION, _SAME, _DELETE = 0, 1, 2
 _BOOLEAN, _MOMENT = DataType("boolean"), DataType("timestamp_tz")
 
@@ -73,6 +74,7 @@ def work_tables(table: TableSpec, incoming: Incoming) -> dict[str, TableSpec]:
     events = event_columns(table)
     history = (
         *events,
+        ColumnSpec(_ENDED, _MOMENT, nullable=True),
         ColumnSpec(_UNTIL, _MOMENT, nullable=True),
         ColumnSpec(_KIND, DataType("small_int")),
         ColumnSpec(_FROM_TABLE, _BOOLEAN),
@@ -110,7 +112,7 @@ def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step |
     out.append(Step("work", _history(dialect, table, incoming)))
     out += _write(dialect, table, incoming)
     if matching.ttl_seconds is not None:
-        out += scd2_ttl.steps(dialect, table, incoming)
+        out += scd2_ttl.steps(dialect, table, incoming, incoming.work[TOUCHED])
     return out
 
 
@@ -166,12 +168,13 @@ def _points(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
         return exp.select().from_(source).join(aliased(incoming.work[TOUCHED], "k"), on=on)
 
     def labelled(*values: exp.Expr) -> list[exp.Expr]:
-        labels = (AT, HASH, GONE, IS_STORED, IS_NEW, LOADED_AT, BATCH_ID, _FROM_TABLE)
+        labels = (AT, HASH, GONE, IS_STORED, IS_NEW, LOADED_AT, BATCH_ID, _FROM_TABLE, _ENDED)
         return [exp.alias_(v, n, quoted=True) for n, v in zip(labels, values, strict=True)]
 
     fields = (AT, HASH, GONE, IS_STORED, IS_NEW, LOADED_AT, BATCH_ID)
     new = exp.select(
-        *[column(n, "p") for n in names], *labelled(*[column(f, "p") for f in fields], false.copy())
+        *[column(n, "p") for n in names],
+        *labelled(*[column(f, "p") for f in fields], false.copy(), dialect.literal(None, _MOMENT)),
     ).from_(aliased(incoming.work[EVENTS], "p"))
     versions = touched(aliased(target, "p")).select(
         *[column(n, "p") for n in names],
@@ -184,6 +187,7 @@ def _points(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
             column(LOADED_AT, "p"),
             column(BATCH_ID, "p"),
             false.copy(),
+            column(VALID_TO, "p"),
         ),
     )
     parts: list[exp.Expr] = [new, versions]
@@ -203,6 +207,7 @@ def _points(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
                 column(LOADED_AT, "p"),
                 column(BATCH_ID, "p"),
                 true.copy(),
+                dialect.literal(None, _MOMENT),
             ),
         )
         parts.append(ends.where(exp.not_(exp.Is(this=column(VALID_TO, "p"), expression=exp.Null()))))
@@ -219,6 +224,7 @@ def _points(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
                 column(LOADED_AT, "p"),
                 column(BATCH_ID, "p"),
                 false.copy(),
+                dialect.literal(None, _MOMENT),
             ),
         )
         parts.append(others)
@@ -234,7 +240,7 @@ def _history(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Inse
     matching, names = incoming.matching, table.column_names
     true = dialect.literal(True, _BOOLEAN)
     by_key = [dialect.comparable(column(k, "p"), table.column(k).type) for k in matching.keys]
-    fields = (*names, AT, HASH, GONE, IS_STORED, IS_NEW, LOADED_AT, BATCH_ID, _FROM_TABLE)
+    fields = (*names, AT, HASH, GONE, IS_STORED, IS_NEW, LOADED_AT, BATCH_ID, _FROM_TABLE, _ENDED)
 
     def in_order(*order: exp.Expr) -> dict[str, object]:
         return {"partition_by": [k.copy() for k in by_key], "order": exp.Order(expressions=list(order))}
@@ -341,7 +347,7 @@ def _write(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step 
         BATCH_ID: column(BATCH_ID, "s"),
     }
     is_new = exp.EQ(this=column(IS_NEW, "s"), expression=true.copy())
-    ends_elsewhere = exp.not_(same(dialect, column(VALID_TO, "t"), column(_UNTIL, "s"), _MOMENT))
+    ends_elsewhere = exp.not_(same(dialect, column(_ENDED, "s"), column(_UNTIL, "s"), _MOMENT))
     changed = exp.and_(
         is_version.copy(),
         is_stored.copy(),

@@ -92,11 +92,13 @@ def ended(
     return exp.select(*kept, exp.alias_(shortened, until, quoted=True)).from_(subquery(lasting, "p"))
 
 
-def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step | Guard]:
-    """End the open versions of all other keys whose time is over."""
+def steps(dialect: Dialect, table: TableSpec, incoming: Incoming, touched: exp.Table) -> list[Step | Guard]:
+    """End the open versions of all other keys, not those touched, whose time is over."""
     keys = incoming.matching.keys
     target = dialect.table(table.schema, table.name)
-    fill = insert_into(incoming.work[EXPIRED], [*keys, _BEGAN, _ENDS], _overdue(dialect, table, incoming))
+    fill = insert_into(
+        incoming.work[EXPIRED], [*keys, _BEGAN, _ENDS], _overdue(dialect, table, incoming, touched)
+    )
     sets: dict[str, exp.Expr] = {
         VALID_TO: column(_ENDS, "s"),
         IS_CURRENT: dialect.literal(False, _BOOLEAN),
@@ -107,7 +109,7 @@ def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step |
     return [Step("work", fill), Step("update", update)]
 
 
-def _overdue(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Select:
+def _overdue(dialect: Dialect, table: TableSpec, incoming: Incoming, touched: exp.Table) -> exp.Select:
     matching, companion = incoming.matching, table.companion()
     ttl, keys = matching.ttl_seconds, matching.keys
     assert ttl is not None
@@ -116,11 +118,13 @@ def _overdue(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Sele
     is_open = exp.EQ(this=column(IS_CURRENT, "t"), expression=dialect.literal(True, _BOOLEAN))
     place = [column(k, "t") for k in keys] + [column(VALID_FROM, "t")]
     long_ago = exp.LTE(this=dialect.shifted(column(VALID_FROM, "t"), ttl), expression=now.copy())
+    is_touched = exp.select("1").from_(aliased(touched, "k")).where(*equal_keys(keys, "k", "t"))
+    other = exp.not_(exp.Exists(this=is_touched))
     if companion is None:
         brought = exp.Exists(
             this=exp.select("1").from_(subquery(incoming.select, "s")).where(*equal_keys(keys, "s", "t"))
         )
-        return exp.select(*place, now).from_(target).where(is_open, long_ago, exp.not_(brought))
+        return exp.select(*place, now).from_(target).where(is_open, long_ago, other, exp.not_(brought))
     confirms = exp.and_(
         *equal_keys(keys, "e", "t"),
         exp.EQ(this=column(IS_DELETE, "e"), expression=dialect.literal(False, _BOOLEAN)),
@@ -132,7 +136,7 @@ def _overdue(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Sele
         exp.select(*place, ends)
         .from_(target)
         .join(aliased(dialect.table(companion.schema, companion.name), "e"), on=confirms, join_type="left")
-        .where(is_open, long_ago)
+        .where(is_open, long_ago, other)
         .group_by(*[p.copy() for p in place])
         .having(exp.LTE(this=ends.copy(), expression=now))
     )

@@ -58,6 +58,7 @@ class TargetContract:
 
     points: tuple[str, ...] = APPLY_POINTS
     never_named: tuple[str, ...] = ()  # hostile names that the system itself cannot hold
+    thrifty = False  # a load costs seconds: what is held one by one elsewhere is held at once
 
     @property
     def hostile_names(self) -> tuple[str, ...]:

@@ -92,12 +92,14 @@ class Scd2Contract(TargetContract):
         version(target, table, every_value(), 0)
         assert version(target, table, every_value(), 1).rows_inserted == 0
         low, middle, _, empty = every_value()
-        for at, name in enumerate(TYPES, start=2):
-            low, empty = {**low, name: middle[name]}, {**empty, name: middle[name]}
-            assert version(target, table, [low, empty], at).rows_inserted == 2, name
-        for at, name in enumerate(TYPES, start=100):
-            low = {**low, name: None}
-            assert version(target, table, [low], at).rows_inserted == 1, name
+        changed = [tuple(TYPES)] if self.thrifty else [(name,) for name in TYPES]
+        for at, names in enumerate(changed, start=2):
+            now = {name: middle[name] for name in names}
+            low, empty = {**low, **now}, {**empty, **now}
+            assert version(target, table, [low, empty], at).rows_inserted == 2, names
+        for at, names in enumerate(changed, start=100):
+            low = {**low, **dict.fromkeys(names)}
+            assert version(target, table, [low], at).rows_inserted == 1, names
         types = {c.name: c.type for c in table.columns}
         for row in self.read_rows(backend, stored):
             assert row["row_hash"] == row_hash({n: row[n] for n in TYPES}, types), row
@@ -172,13 +174,14 @@ class Scd2Contract(TargetContract):
     ) -> None:
         events = dated((1, "a", 1), (1, "a", 4), (1, "b", 2), (1, "b", 4), (2, None, 3), (1, None, 4))
         found = []
-        for number, order in enumerate([events, events[::-1], events[2:] + events[:2]]):
+        orders = [events, events[::-1], events[2:] + events[:2]]
+        for number, order in list(enumerate(orders))[1 if self.thrifty else 0 :]:
             table = replace(DATED, name=f"events_{number}")
             for size, start in ((number + 1, s) for s in range(0, len(order), number + 1)):
                 for _ in range(2):  # each batch comes twice
                     version(target, table, order[start : start + size], event="at")
             found.append(self.history(backend, table, "at"))
-        assert found[0] == found[1] == found[2]
+        assert all(history == found[0] for history in found)
         assert found[0][2] == [(None, 3, None)]
 
     def test_a_column_that_is_added_is_filled_when_its_events_come_again(
@@ -193,7 +196,8 @@ class Scd2Contract(TargetContract):
         assert sorted(row["size"] for row in self.read_rows(backend, stored)) == list(range(8))
 
     def test_of_events_at_one_moment_the_greatest_hash_holds(self, backend: Backend, target: Target) -> None:
-        names = sorted("abcdef", key=lambda n: row_hash({"name": n}, {"name": TEXT}))
+        letters = "ab" if self.thrifty else "abcdef"
+        names = sorted(letters, key=lambda n: row_hash({"name": n}, {"name": TEXT}))
         for name in itertools.chain(names, reversed(names)):
             add_events(target, dated((1, name, 1)))
         assert self.history(backend, DATED, "at") == {1: [(names[-1], 1, None)]}

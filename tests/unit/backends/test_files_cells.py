@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from ematix_flow.backends.objectstore.cells import csv_header, csv_lines, json_lines
 from ematix_flow.backends.objectstore.filelayout import CsvDialect
 from ematix_flow.backends.objectstore.partitions import folder_name, parse, partition_values, split
+from ematix_flow.backends.objectstore.places import is_hidden
 from ematix_flow.errors import RowRejected
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
@@ -157,6 +158,13 @@ def test_any_text_is_one_folder_and_comes_back(text: str) -> None:
     name = folder_name("a", text)
     assert "/" not in name
     assert unquote(name.partition("=")[2]) == text
+
+
+@pytest.mark.parametrize(("column", "folder"), [(".x", "%2Ex=.1"), ("_x", "_x=.1"), ("a.b", "a.b=.1")])
+def test_no_name_of_a_column_hides_its_folders(column: str, folder: str) -> None:
+    assert folder_name(column, ".1") == folder
+    assert not is_hidden(folder)
+    assert partition_values(f"{folder}/file", [column]) == {column: ".1"}
 
 
 def test_an_empty_text_cannot_be_a_partition() -> None:

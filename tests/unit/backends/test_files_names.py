@@ -8,6 +8,7 @@ import pytest
 
 from ematix_flow.backends.objectstore.catalog import FilesCatalog
 from ematix_flow.backends.objectstore.places import Place, place_of, stem
+from ematix_flow.backends.objectstore.trees import LocalTree
 from ematix_flow.errors import PlanError, SourceFailed
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -63,6 +64,12 @@ def test_a_table_inside_another_table_is_refused(tmp_path: Path) -> None:
         Place(tmp_path, ("events", "raw")).require_separate()
 
 
+def test_a_link_of_the_users_own_is_no_table_of_another_root(tmp_path: Path) -> None:
+    for number, target in enumerate((Path("/"), Path("/tmp"), tmp_path)):
+        (tmp_path / f"events{number}").symlink_to(target)
+        Place(tmp_path, (f"events{number}",)).require_own()
+
+
 def test_names_that_look_alike_have_different_stems() -> None:
     assert stem("a/b") != stem("a-b")
     assert stem("a", "b") != stem("a,b")
@@ -77,7 +84,7 @@ def lake(root: Path, *files: str) -> FilesCatalog:
         path = root / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
-    return FilesCatalog(root, "parquet")
+    return FilesCatalog(LocalTree(root), "parquet")
 
 
 def test_a_name_finds_a_folder_a_file_or_a_folder_of_a_schema(tmp_path: Path) -> None:
@@ -98,6 +105,47 @@ def test_partition_folders_belong_to_a_table_and_markers_do_not(tmp_path: Path) 
         tmp_path, "events/day=1/a.parquet", "events/_SUCCESS", "events/.b.crc", "events/_tmp/c.parquet"
     )
     assert [file.name for file in catalog.find(("events",)).files] == ["day=1/a.parquet"]
+
+
+def test_a_file_is_named_with_its_extension_in_quotes_or_without(tmp_path: Path) -> None:
+    catalog = lake(tmp_path, "one.parquet", "shop/two.parquet")
+    assert [file.name for file in catalog.find(("one", "parquet")).files] == ["one.parquet"]
+    assert [file.name for file in catalog.find(("shop", "two", "parquet")).files] == ["two.parquet"]
+
+
+def test_folders_of_dates_are_parts_of_a_table_and_others_are_not(tmp_path: Path) -> None:
+    catalog = lake(
+        tmp_path,
+        "events/2026/11/15/a.parquet",
+        "events/2026/11/16/b.parquet",
+        "events/archive/c.parquet",
+        "daily/2026-11-15/d.parquet",
+        "out.parquet/part-0.parquet",
+    )
+    found = catalog.find(("events",))
+    assert [file.name for file in found.files] == ["2026/11/15/a.parquet", "2026/11/16/b.parquet"]
+    assert (found.nested, found.whole_folder) == (True, False)
+    assert [file.name for file in catalog.find(("daily",)).files] == ["2026-11-15/d.parquet"]
+    assert [file.name for file in catalog.find(("out",)).files] == ["part-0.parquet"]
+    assert catalog.names() == ["daily", "events", "out.parquet"]
+
+
+def test_a_folder_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    catalog = lake(tmp_path, "events/a.parquet")
+
+    look = os.scandir
+
+    def refuse(path: Path) -> object:
+        if path.name == "events":
+            raise PermissionError(13, "Permission denied", str(path))
+        return look(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)  # a test may run as root, whom no folder refuses
+    with pytest.raises(SourceFailed, match="events: Permission denied") as caught:
+        catalog.find(("events",))
+    assert caught.value.next_step == "give this user the right to read it"
 
 
 def test_an_unknown_table_gets_a_suggestion_and_the_list(tmp_path: Path) -> None:
@@ -131,20 +179,27 @@ def test_a_folder_of_another_format_is_not_read(tmp_path: Path) -> None:
         catalog.find(("events",))
 
 
+def test_a_file_of_another_format_is_told_by_its_name(tmp_path: Path) -> None:
+    catalog = lake(tmp_path, "events.csv", "orders.parquet")
+    with pytest.raises(SourceFailed, match=r"holds csv files \(events.csv\)") as caught:
+        catalog.find(("events",))
+    assert caught.value.next_step == "read it through a connection with format='csv'"
+
+
 def test_a_name_that_is_a_folder_and_a_file_is_ambiguous(tmp_path: Path) -> None:
     catalog = lake(tmp_path, "events/a.parquet", "events.parquet")
-    with pytest.raises(SourceFailed, match="both the folder"):
+    with pytest.raises(SourceFailed, match=r"may be the folder .* and the file"):
         catalog.find(("events",))
 
 
 def test_a_missing_root_says_so(tmp_path: Path) -> None:
     with pytest.raises(SourceFailed, match="is not there"):
-        FilesCatalog(tmp_path / "nowhere", "parquet").find(("events",))
+        FilesCatalog(LocalTree(tmp_path / "nowhere"), "parquet").find(("events",))
 
 
 def test_a_connection_to_one_file_has_one_table(tmp_path: Path) -> None:
     (tmp_path / "orders.csv").write_text("a\n1\n")
-    catalog = FilesCatalog(tmp_path / "orders.csv", "csv")
+    catalog = FilesCatalog(LocalTree(tmp_path / "orders.csv"), "csv")
     assert [file.name for file in catalog.find(("orders",)).files] == ["orders.csv"]
     with pytest.raises(SourceFailed, match="Did you mean 'orders'"):
         catalog.find(("order",))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ematix_flow.errors import DeclarationError
-from ematix_flow.spec.files import check_file_options
+from ematix_flow.spec.files import CsvReading, check_file_options, check_place, null_pattern
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import FileOptions
 
@@ -21,6 +21,9 @@ from ematix_flow.spec.pipelines import FileOptions
         ("csv", FileOptions(csv_delimiter=";", csv_header=False, csv_quote="'", csv_escape="\\")),
         ("csv", FileOptions(csv_null_value="\\N")),
         ("csv", FileOptions(csv_read_options=(("has_header", True), ("null_regex", r"^(NA|\\N)$")))),
+        ("csv", FileOptions(csv_read_options=(("null_regex", r"(?i)^na$"), ("terminator", ";")))),
+        ("csv", FileOptions(csv_read_options=(("terminator", "\r\n"), ("quote", "'"), ("escape", "'")))),
+        ("csv", FileOptions(csv_delimiter=";", csv_read_options=(("delimiter", ";"),))),
         ("json_lines", FileOptions(json_read_options=(("batch_size", 8192),))),
         (
             "csv",
@@ -53,7 +56,17 @@ def test_options_that_fit_the_format_are_accepted(format: str | None, options: F
         ("csv", {"csv_read_options": (("has_header", "yes"),)}, "True or False"),
         ("csv", {"csv_read_options": (("schema_infer_max_records", True),)}, "a whole number"),
         ("csv", {"csv_read_options": (("schema_infer_max_records", 0),)}, "1 or more"),
-        ("csv", {"csv_read_options": (("null_regex", "("),)}, "no regular expression"),
+        ("csv", {"csv_read_options": (("null_regex", "("),)}, "is wrong: missing )"),
+        ("csv", {"csv_read_options": (("null_regex", "(?=x)"),)}, "(?…) that is not portable"),
+        ("csv", {"csv_read_options": (("terminator", "||"),)}, "one ASCII character, or"),
+        ("csv", {"csv_read_options": (("terminator", ","),)}, "'terminator' are both ','"),
+        ("csv", {"csv_read_options": (("delimiter", '"'),)}, "'quote' are both"),
+        ("csv", {"csv_read_options": (("comment", "#"), ("delimiter", "#"))}, "'comment' are both '#'"),
+        (
+            "csv",
+            {"csv_delimiter": ";", "csv_read_options": (("delimiter", ","),)},
+            "the files of one folder are written and read alike",
+        ),
         ("json_lines", {"json_read_options": (("batchsize", 1),)}, "Did you mean 'batch_size'?"),
     ],
 )
@@ -65,3 +78,30 @@ def test_a_wrong_mix_is_refused_with_the_reason(
         check_file_options(format, FileOptions(**options), where)
     assert words in str(caught.value)
     assert caught.value.where == where
+
+
+def test_line_ends_that_every_reader_knows_are_no_terminator_of_their_own() -> None:
+    for given in ("\n", "\r\n"):
+        assert CsvReading.of(FileOptions(csv_read_options=(("terminator", given),))) == CsvReading()
+    assert CsvReading.of(FileOptions(csv_read_options=(("terminator", "|"),))).terminator == "|"
+
+
+def test_the_pattern_of_nulls_is_written_for_each_engine() -> None:
+    assert null_pattern(r"^(NA|\\N)$", "java") == r"^(NA|\\N)\z"
+    assert null_pattern("(?i)^na$", "re2") == r"(?i)^na\z"
+
+
+@pytest.mark.parametrize(
+    ("kind", "prefix", "partition_by", "words"),
+    [
+        ("postgres", "events", (), "prefix= is for files"),
+        ("delta_local", "events", (), "prefix= is for files"),
+        ("sqlite", None, ("day",), "partition_by= is for files and lake tables"),
+    ],
+)
+def test_a_folder_in_a_system_without_folders_is_refused(
+    kind: str, prefix: str | None, partition_by: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(DeclarationError, match=words):
+        check_place(kind, prefix, partition_by)
+    check_place("object_store_local", "events", ("day",))

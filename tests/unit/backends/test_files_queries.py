@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ematix_flow.backends.objectstore.csvtypes import column_types, fact_expressions
+from ematix_flow.backends.objectstore.csvtypes import type_of, type_of_texts
 from ematix_flow.backends.objectstore.spark import LocalFilesSource
-from ematix_flow.backends.objectstore.tablenames import place_tables
+from ematix_flow.backends.query_tables import place_tables
 from ematix_flow.errors import SourceFailed
 
 
@@ -74,12 +74,6 @@ def test_a_table_query_quotes_every_name() -> None:
     assert source.table_query("t", [("id", "order id")]) == "SELECT `order id` AS `id` FROM `t`"
 
 
-def test_facts_are_asked_once_a_column_and_fact() -> None:
-    asked = fact_expressions(["a", "b`c"])
-    assert len(asked) == len(set(asked)) == 20
-    assert all("`b``c`" in expression for expression in asked[10:])
-
-
 @pytest.mark.parametrize(
     ("facts", "spark_type"),
     [
@@ -99,7 +93,41 @@ def test_facts_are_asked_once_a_column_and_fact() -> None:
     ],
 )
 def test_a_column_of_csv_gets_a_type_that_loses_nothing(facts: dict[str, object], spark_type: str) -> None:
-    names = ("cells", "number", "float", "boolean", "date", "zoned", "local")
-    counts = ("whole_digits", "most_places", "fewest_places")
-    answers = [{"cells": 1, **facts}.get(n, False) for n in names] + [facts.get(n, 0) for n in counts]
-    assert column_types(["a"], answers) == {"a": spark_type}
+    counts = {"whole_digits": 0, "most_places": 0, "fewest_places": 0}
+    assert type_of({"cells": 1, **counts, **facts}) == spark_type
+
+
+FLOATS = [
+    (["0.5", "1e-3", "0E5", "-NaN"], "STRING"),
+    (["0.5", "1e-3", "0e-999", "NaN", "-Infinity"], "DOUBLE"),
+    (["123456789012345", "NaN"], "DOUBLE"),
+    (["-0.00123456789012345", "1e3"], "DOUBLE"),
+    (["1.500000000000000000e+00"], "DOUBLE"),
+    (["9007199254740993", "NaN"], "STRING"),
+    (["12345678901234567.89", "1e3"], "STRING"),
+    (["1.234567890123456e2"], "STRING"),
+    (["1e400"], "STRING"),
+    (["1e-400"], "STRING"),
+    (["1.2345e-320"], "STRING"),
+]
+
+
+@pytest.mark.parametrize(
+    ("texts", "spark_type"),
+    [
+        (["2026", "1", None], "BIGINT"),
+        (["007", "8"], "STRING"),
+        (["1.50", "2.25"], "DECIMAL(3,2)"),
+        (["2026-01-01", "2026-12-31"], "DATE"),
+        (["2026-02-30"], "STRING"),
+        (["2026-01-01 10:00:00"], "TIMESTAMP_NTZ"),
+        (["true", "False"], "BOOLEAN"),
+        (["de", "fr"], "STRING"),
+        *FLOATS,
+        ([None], "STRING"),
+    ],
+)
+def test_the_names_of_partition_folders_get_types_by_the_same_rules(
+    texts: list[str | None], spark_type: str
+) -> None:
+    assert type_of_texts(texts) == spark_type

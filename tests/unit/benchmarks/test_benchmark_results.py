@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.publish import BEGIN, END, publish, with_results
 from benchmarks.results import Result, Run, newest, ratio, save, standing, standings
-from benchmarks.tables import markdown_table, remarks, rows
+from benchmarks.tables import columns, markdown_table, remarks, rows
 
 
 def result(*runs: Run, case: str = "sqlite-duckdb", date: str = "2026-01-02T03:04:05+00:00") -> Result:
@@ -55,6 +56,14 @@ def test_a_loss_is_shown_like_a_win() -> None:
     table = rows(result(*FLOW, *DRIVER))
     assert table[0][:5] == ["drivers alone", "1.00", "1.50", "0.50", "1.00"]
     assert table[1][:6] == ["ematix-flow", "2.00", "3.00", "1.00", "2.00", "500"]
+
+
+def test_changes_in_a_lake_are_compared_with_delta_rs_and_those_of_a_database_with_sql() -> None:
+    by_hand = {"delta-merge-1-into-9": ("delta-rs", "× delta-rs"), "merge-1-into-9": ("sql", "× SQL")}
+    for case, (name, header) in by_hand.items():
+        measured = replace(result(*FLOW, run(name, 1, 1.0), case=case), benchmark="changes")
+        assert columns(measured)[4] == header
+        assert [row[4] for row in rows(measured)] == ["1.00", "2.00"]
 
 
 def test_who_was_stopped_or_disqualified_says_why() -> None:

@@ -11,18 +11,23 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.cases import APART, CASES, CHANGES, CONTESTANTS
+from benchmarks.change_loads import published
+from benchmarks.changing import Size
 from benchmarks.contestants import HOMES
+from benchmarks.contestants.spark_jdbc import DELTA, csv_schema
 from benchmarks.copy_loads import verified
-from benchmarks.datasets import LINEITEM, ORDERS, Dataset
+from benchmarks.datasets import DATED_ORDERS, LINEITEM, ORDERS, Dataset
 from benchmarks.fingerprint import Fingerprint, family, fingerprint
 from benchmarks.place import Place
 from benchmarks.results import Run
-from benchmarks.rivals import LOCK_FILE, PACKAGES
-from ematix_flow.engine.jars import jar_lock
+from benchmarks.rivals import LAKES, LOCK_FILE, PACKAGES
+from ematix_flow.engine.jars import jar_lock, session_conf
 
 Rows = list[tuple[Any, ...]]
 COLUMNS, NAMES = ORDERS.columns, ORDERS.names
@@ -70,9 +75,18 @@ def test_the_same_rows_have_the_same_fingerprint_in_every_system(
     (tmp_path / "lake" / "orders").mkdir(parents=True)
     table = pa.Table.from_pylist([dict(zip(NAMES, row, strict=True)) for row in reversed(ROWS)])
     pq.write_table(table, tmp_path / "lake" / "orders" / "part.parquet")
+    write_deltalake(tmp_path / "delta" / "orders", table)
+    (tmp_path / "text" / "orders").mkdir(parents=True)
+    csv.write_csv(table, tmp_path / "text" / "orders" / "orders.csv")
     expected = fingerprint(Place("sqlite", str(tmp_path / "orders.db")), ORDERS)
     assert expected.rows == 5
-    for landed in (in_duckdb(ROWS), fingerprint(Place("parquet", str(tmp_path / "lake")), ORDERS)):
+    text = fingerprint(Place("csv", str(tmp_path / "text")), ORDERS)
+    assert text.differences(expected) == []  # its types are the reader's
+    for landed in (
+        in_duckdb(ROWS),
+        fingerprint(Place("parquet", str(tmp_path / "lake")), ORDERS),
+        fingerprint(Place("delta", str(tmp_path / "delta")), ORDERS),
+    ):
         assert landed.differences(expected) == []
         assert landed.retyped(ORDERS) == []
 
@@ -95,6 +109,32 @@ def test_rows_that_are_lost_doubled_changed_or_swapped_are_seen(
     in_duckdb: Callable[[Rows], Fingerprint], rows: Rows, difference: str
 ) -> None:
     assert in_duckdb(rows).differences(in_duckdb(ROWS)) == [difference]
+
+
+def test_a_time_of_change_counts_whether_or_not_it_has_a_zone_and_a_deleted_row_does_not(
+    tmp_path: Path,
+) -> None:
+    changed = dt.datetime(2026, 6, 1, 0, 0, 0, 1000)
+    rows = [dict(zip(DATED_ORDERS.names, (*row, changed), strict=True)) for row in ROWS]
+    plain = pa.Table.from_pylist(rows[:4], DATED_ORDERS.arrow_schema())
+    write_deltalake(tmp_path / "plain" / "orders", plain)
+    zoned = pa.Table.from_pylist(rows)
+    zone = zoned.column("updated_at").cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC"))
+    zoned = zoned.set_column(zoned.schema.get_field_index("updated_at"), "updated_at", zone)
+    write_deltalake(tmp_path / "zoned" / "orders", zoned)
+    DeltaTable(tmp_path / "zoned" / "orders").delete("o_orderkey = 5")
+    expected, landed = (
+        fingerprint(Place("delta", str(tmp_path / kind)), DATED_ORDERS) for kind in ("plain", "zoned")
+    )
+    assert (landed.rows, landed.differences(expected)) == (4, [])
+    later = plain.set_column(
+        plain.schema.get_field_index("updated_at"),
+        "updated_at",
+        pa.array([changed + dt.timedelta(milliseconds=n) for n in range(4)], pa.timestamp("us")),
+    )
+    write_deltalake(tmp_path / "later" / "orders", later)
+    wrong = fingerprint(Place("delta", str(tmp_path / "later")), DATED_ORDERS)
+    assert wrong.differences(expected) == ["updated_at has other values"]
 
 
 def test_a_row_twice_in_the_place_of_another_is_seen(in_duckdb: Callable[[Rows], Fingerprint]) -> None:
@@ -162,6 +202,35 @@ def test_every_contestant_of_every_case_has_a_name_and_a_program() -> None:
     changing = {name for case in CHANGES.values() for name in case.contestants}
     assert copying | changing == set(CONTESTANTS)
     assert set(CONTESTANTS) > APART
+
+
+def test_who_is_left_out_of_a_case_has_a_name_and_a_reason_and_does_not_take_part() -> None:
+    for case in (*CASES.values(), *CHANGES.values()):
+        assert set(case.left_out) <= set(CONTESTANTS) - set(case.contestants)
+        assert all(case.left_out.values())
+    assert "creates" in CASES["postgres-delta"].left_out["duckdb"]
+
+
+def test_into_a_lake_one_row_in_a_hundred_changes_at_two_sizes_of_the_table() -> None:
+    assert published(CHANGES["delta-merge"]) == (Size(10_000, 1_000_000), Size(100_000, 10_000_000))
+    assert len(published(CHANGES["merge"])) == 3
+
+
+def test_the_files_and_lakes_are_loaded_as_the_cases_say() -> None:
+    ways = {name: (CASES[name].source, CASES[name].target) for name in ("postgres-delta", "csv-postgres")}
+    assert ways == {"postgres-delta": ("postgres", "delta"), "csv-postgres": ("csv", "postgres")}
+    assert (CHANGES["delta-merge"].strategy, CHANGES["delta-merge"].target) == ("merge", "delta")
+
+
+def test_the_rivals_take_the_products_own_jars_of_lakes_and_are_told_of_them_alike() -> None:
+    assert set(LAKES) <= set(jar_lock().groups)
+    assert session_conf(["delta"]) == DELTA
+
+
+def test_spark_is_told_the_types_of_a_file_in_its_own_words() -> None:
+    assert csv_schema(ORDERS).startswith(
+        "o_orderkey BIGINT, o_custkey BIGINT, o_orderstatus STRING, o_totalprice DECIMAL(15,2), "
+    )
 
 
 def test_the_rivals_are_pinned_with_their_checksums() -> None:

@@ -24,6 +24,7 @@ from ematix_flow.secrets import (
 from ematix_flow.spec.connections import (
     DuckDBConnection,
     KafkaConnection,
+    ObjectStoreS3Connection,
     PostgresConnection,
     RedshiftConnection,
     SchemaRegistryConnection,
@@ -212,6 +213,17 @@ def test_checks_that_waited_for_a_value_are_made_at_the_declaration() -> None:
     with pytest.raises(DeclarationError, match="format is 'xml'") as caught:
         expand_connection(connection, env={"F": "xml"}, where=SourceLocation("a.py", 3))
     assert caught.value.where == SourceLocation("a.py", 3)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"bucket": "b", "prefix": "raw/${PART}/events"}, {"url": "s3://b/raw/${PART}/events"}]
+)
+def test_a_prefix_is_checked_once_its_references_are_known(fields: dict[str, str]) -> None:
+    waiting = ObjectStoreS3Connection(name="lake", **fields)  # type: ignore[arg-type]
+    assert expand_connection(waiting, env={"PART": "eu"}).prefix == "raw/eu/events"
+    for part in ("", ".", "..", "eu/../us"):
+        with pytest.raises(DeclarationError, match="has a part that is empty"):
+            expand_connection(waiting, env={"PART": part})
 
 
 def test_nested_registries_and_properties_are_expanded() -> None:

@@ -67,6 +67,19 @@ def test_it_is_used_only_when_it_is_there(java: JavaRuntime, jar: Path, env: dic
     assert use_options(made, {**env, "EMATIX_FLOW_CDS": "off"}) == []
 
 
+def test_that_of_spark_alone_serves_until_the_one_with_more_jars_is_made(
+    java: JavaRuntime, jar: Path, tmp_path: Path, env: dict[str, str]
+) -> None:
+    more = tmp_path / "more.jar"
+    more.touch()
+    plain, own = archive_for(java, [jar], env), archive_for(java, [jar, more], env)
+    assert use_options(own, env, fallback=plain) == []
+    plain.path.touch()
+    assert use_options(own, env, fallback=plain)[1] == f"-XX:SharedArchiveFile={plain.path}"
+    own.path.touch()
+    assert use_options(own, env, fallback=plain)[1] == f"-XX:SharedArchiveFile={own.path}"
+
+
 def test_training_records_to_the_path_it_is_given(java: JavaRuntime, jar: Path, env: dict[str, str]) -> None:
     made = archive_for(java, [jar], env)
     options = use_options(made, {**env, "EMATIX_FLOW_CDS": "record:/x/y.jsa"})

@@ -36,6 +36,14 @@ def test_a_local_start_is_java_itself_with_the_jars_in_the_environment(
     assert "PYSPARK_SUBMIT_ARGS" not in env
 
 
+def test_jars_that_the_settings_name_come_last_on_the_class_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMATIX_FLOW_CDS", "off")
+    given = {"engine": {"conf": {"spark.driver.extraClassPath": "/a/driver.jar:/b/more.jar"}}}
+    settings = EngineSettings.resolve(engine="local[2]", env={}, config=given)
+    env = local_launch(settings, frozenset(), [])[1]
+    assert env["CLASSPATH"].split(":")[-2:] == ["/a/driver.jar", "/b/more.jar"]
+
+
 def test_a_long_run_gets_the_better_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMATIX_FLOW_CDS", "off")
     settings = EngineSettings.resolve(engine="local[2]", env={}, purpose="long")

@@ -112,6 +112,27 @@ def test_tasks_follow_what_both_ends_can_do(
     assert choose(Shape("same_db", source, target, 8)) == ()
 
 
+FILES = Capabilities(source=True, strategies=frozenset({"append"}), transactions=True, file_bytes=256 << 20)
+
+
+@pytest.mark.parametrize(
+    ("size", "parts", "why"),
+    [(0, 1, "0 KB"), (5 << 20, 1, "5 MB"), (100 << 20, 6, "100 MB"), (10 << 30, 640, "10,240 MB")],
+)
+def test_a_load_of_files_into_files_leaves_no_small_ones(size: int, parts: int, why: str) -> None:
+    chosen = {c.name: c for c in choose(Shape("spark", FILES, FILES, 8, size, ("day",)))}
+    assert chosen["staging parts"].value == str(parts)
+    assert f"of the source's {why}" in chosen["staging parts"].reason
+    assert chosen["rows together by"].value == "day"
+    assert chosen["file size"].value == "up to 256 MB"
+
+
+def test_what_is_not_known_of_a_source_decides_nothing() -> None:
+    names = {c.name for c in choose(Shape("spark", DATABASE, FILES, 8))}
+    assert names == {"read tasks", "file size"}
+    assert {c.name for c in choose(Shape("spark", FILES, DATABASE, 8, 5, ("day",)))} == {"read tasks"}
+
+
 @pytest.mark.parametrize(
     "kind", ["small_int", "integer", "big_int", "float", "double", "boolean", "date", "bytes"]
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ematix_flow.backends.base import Backend, SparkSource, Target
 from ematix_flow.backends.capabilities import Capabilities
+from ematix_flow.backends.objectstore.filelayout import FILE_BYTES
 from ematix_flow.backends.objectstore.places import absolute_root
 from ematix_flow.errors import CannotConnect
 from ematix_flow.spec.connections import Connection, ObjectStoreLocalConnection
@@ -23,6 +24,7 @@ class LocalFilesBackend(Backend):
         same_db=False,
         parallel_write=True,
         shared_filesystem=True,
+        file_bytes=FILE_BYTES,
     )
 
     def __init__(self, connection: Connection) -> None:

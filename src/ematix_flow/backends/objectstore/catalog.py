@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from ematix_flow.backends.objectstore.places import (
-    HIDDEN,
-    DataFile,
-    Place,
-    data_files,
-    foreign_format,
-    is_hidden,
-    other_folders,
-    segments,
-)
+from ematix_flow.backends.objectstore.places import DELTA_LOG, is_hidden
+from ematix_flow.backends.objectstore.sourcefiles import SourceFile, cannot_look, is_dated
 from ematix_flow.backends.objectstore.tablestate import TableState
-from ematix_flow.backends.objectstore.versions import current_version
+from ematix_flow.backends.objectstore.trees import Entry, Parts, Tree
+from ematix_flow.backends.stores.folders import segments
 from ematix_flow.errors import SourceFailed, did_you_mean
 from ematix_flow.spec.connections import format_from_path
 
@@ -26,20 +19,39 @@ _SHOWN, _LISTED = 20, 2_000
 
 @dataclass(frozen=True)
 class ReadableTable:
-    """The files of a table. ``state`` is set for one that we wrote: its columns are known."""
+    """The files of a table. ``state`` is set for one that we wrote: its columns are known.
+
+    ``folder`` is what partitions lie below, as Spark names it. ``whole_folder`` is whether the files
+    are all that lies in it and its partitions, ``nested`` whether some lie in other folders below it,
+    ``others_come`` whether files may come into it that are none of the table's.
+    """
 
     name: str
-    folder: Path
-    files: tuple[DataFile, ...]
+    folder: str
+    files: tuple[SourceFile, ...]
     state: TableState | None = None
-    whole_folder: bool = True  # every file below the folder is one of ``files``
+    whole_folder: bool = True
+    nested: bool = False
+    others_come: bool = False
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when a file does, comes or goes; for what is remembered of a table."""
+        digest = hashlib.sha256()
+        for file in self.files:
+            digest.update(f"{file.shown}\0{file.size}\0{file.version}\n".encode(errors="surrogatepass"))
+        return digest.hexdigest()
 
 
 class FilesCatalog:
     """What lies under a root. Nothing hidden is ever a table."""
 
-    def __init__(self, root: Path, format: str) -> None:
-        self._root, self._format = root, format
+    def __init__(self, tree: Tree, format: str) -> None:
+        self._tree, self._format = tree, format
 
     def find(self, name: tuple[str, ...]) -> ReadableTable:
         """The table of this name; SourceFailed says what is there instead."""
@@ -48,98 +60,136 @@ class FilesCatalog:
             parts = tuple(part for piece in name for part in segments(piece))
         except ValueError as error:
             raise SourceFailed(f"{shown!r} cannot be a table of files: {error}") from error
-        if self._root.is_file():
-            if len(parts) == 1 and parts[0].lower() in (
-                self._root.name.lower(),
-                _bare(self._root.name).lower(),
-            ):
-                return ReadableTable(shown, self._root.parent, (self._file(self._root),), whole_folder=False)
-            raise self._unknown(shown)
-        if not self._root.is_dir():
-            raise SourceFailed(
-                f"the folder {self._root} is not there",
-                next_step="check the connection's path, or run the pipeline that fills it first",
-            )
-        parent = self._descend(parts[:-1])
-        if parent is None:
-            raise self._unknown(shown)
-        folder = _entry(parent, parts[-1])
-        files = self._single_files(parent, parts[-1])
-        if folder is not None and folder.is_file():
-            files, folder = [folder], None
-        if folder is not None and files:
-            raise SourceFailed(
-                f"{shown!r} is both the folder {folder} and the file {files[0]}",
-                next_step=f"name the file in full, as in  FROM `{files[0].name}`, or move one of them",
-            )
-        if len(files) > 1:
-            raise SourceFailed(
-                f"{shown!r} may be any of {', '.join(file.name for file in files)}",
-                next_step=f"name the file in full, as in  FROM `{files[0].name}`",
-            )
-        if files:
-            return ReadableTable(shown, files[0].parent, (self._file(files[0]),), whole_folder=False)
-        if folder is None:
-            raise self._unknown(shown)
-        return self._of_folder(shown, folder)
+        try:
+            return self._find(shown, parts)
+        except OSError as error:
+            raise cannot_look(error.filename or self._tree.shown(), error) from error
 
     def names(self) -> list[str]:
         """The tables there, as SQL names them."""
+        only = self._tree.root_file()
+        if only is not None:
+            return [_bare(only[0].name)]
         found: list[str] = []
-        if self._root.is_file():
-            return [_bare(self._root.name)]
-        self._list(self._root, "", found)
+        self._list((), "", found)
         return sorted(set(found))
 
     # -------------------------------------------------------------- finding
 
-    def _descend(self, parts: tuple[str, ...]) -> Path | None:
-        at: Path | None = self._root
-        for part in parts:
-            at = _entry(at, part) if at is not None else None
-        return at if at is not None and at.is_dir() else None
-
-    def _single_files(self, parent: Path, name: str) -> list[Path]:
-        """Files whose name is the table's name and an extension of the format."""
-        wanted = name.lower()
-        with os.scandir(parent) as entries:
-            found = [
-                Path(entry.path)
-                for entry in entries
-                if entry.is_file()
-                and _bare(entry.name).lower() == wanted
-                and format_from_path(entry.name) == self._format
-            ]
-        return sorted(found)
-
-    def _of_folder(self, name: str, folder: Path) -> ReadableTable:
-        version = current_version(Place(self._root, folder.relative_to(self._root).parts))
-        if version is not None:
-            if version.state.layout.format != self._format:
-                raise self._of_other_format(folder, version.state.layout.format, "")
-            return ReadableTable(name, version.data, tuple(data_files(version.data)), version.state)
-        files, others = data_files(folder), other_folders(folder)
-        foreign = foreign_format(files, self._format)
-        if foreign is not None:
-            raise self._of_other_format(folder, str(format_from_path(foreign.name)), f" ({foreign.name})")
-        if not files:
-            inside = ", ".join(f"{name}.{other}" for other in others[:_SHOWN])
-            raise SourceFailed(
-                f"the folder {folder} holds no files yet"
-                if not others
-                else f"{name!r} is no table but a folder",
-                next_step=f"tables in it: {inside}" if others else "run the pipeline that fills it first",
+    def _find(self, shown: str, parts: Parts) -> ReadableTable:
+        only = self._tree.root_file()
+        if only is not None:
+            file, folder = only
+            if shown.lower() in (file.name.lower(), _bare(file.name).lower()):
+                return self._of_file(shown, file, folder)
+            raise self._unknown(shown)
+        self._tree.require()
+        candidates = self._candidates(parts)
+        if not candidates and len(parts) > 1:  # FROM events.csv, without quotes
+            candidates = self._candidates((*parts[:-2], f"{parts[-2]}.{parts[-1]}"))
+        if not candidates:
+            raise self._unknown(shown)
+        if len(candidates) > 1:
+            told = " and ".join(
+                f"the {'folder' if is_folder else 'file'} {self._tree.shown(found)}"
+                for found, is_folder in candidates
             )
-        return ReadableTable(name, folder, tuple(files), whole_folder=not others)
+            raise SourceFailed(
+                f"{shown!r} may be {told}",
+                next_step=f"name one in full, as in  FROM `{candidates[-1][0][-1]}`, or move one of them",
+            )
+        found, is_folder = candidates[0]
+        if is_folder:
+            return self._of_folder(shown, found)
+        return self._of_file(shown, self._tree.file(found), self._tree.uri(found[:-1]))
 
-    def _file(self, path: Path) -> DataFile:
-        if format_from_path(path.name) not in (None, self._format):
-            raise self._of_other_format(path.parent, str(format_from_path(path.name)), f" ({path.name})")
-        return DataFile(path, path.name)
+    def _candidates(self, parts: Parts) -> list[tuple[Parts, bool]]:
+        """What the name may mean, and whether each is a folder: entries of that name, else those which have
+        an extension besides."""
+        parent: Parts = ()
+        for part in parts[:-1]:
+            folders = [entry for entry in _named(self._tree.entries(parent), part) if entry.is_folder]
+            if not folders:
+                return []
+            parent = (*parent, folders[0].name)
+        entries = self._tree.entries(parent)
+        exact = _named(entries, parts[-1])
+        if len(exact) == 1 and not exact[0].is_folder:
+            return [((*parent, exact[0].name), False)]
+        named = [
+            entry
+            for entry in entries
+            if not is_hidden(entry.name)
+            and _bare(entry.name).lower() == parts[-1].lower() != entry.name.lower()
+        ]
+        extended = [entry for entry in named if format_from_path(entry.name) == self._format]
+        if named and not exact and not extended:
+            there, example = str(format_from_path(named[0].name)), f" ({named[0].name})"
+            raise self._of_other_format(self._tree.shown(parent), there, example)
+        return [((*parent, entry.name), entry.is_folder) for entry in (*exact, *extended)]
+
+    def _of_file(self, name: str, file: SourceFile, folder: str) -> ReadableTable:
+        if format_from_path(file.name) not in (None, self._format):
+            raise self._of_other_format(folder, str(format_from_path(file.name)), f" ({file.name})")
+        return ReadableTable(name, folder, (file,), whole_folder=False)
+
+    def _of_folder(self, name: str, parts: Parts) -> ReadableTable:
+        folder, ours = self._tree.shown(parts), self._tree.managed(parts)
+        if ours is not None:
+            if ours.state.layout.format != self._format:
+                raise self._of_other_format(folder, ours.state.layout.format, "")
+            return ReadableTable(
+                name,
+                ours.folder,
+                ours.files,
+                ours.state,
+                whole_folder=ours.exact,
+                others_come=not ours.exact,
+            )
+        self._require_no_lake(folder, parts)
+        found = self._tree.look_into(parts, self._belongs)
+        self._require_format(folder, found.files)
+        if not found.files:
+            raise self._no_table(name, folder, found.others)
+        whole = not found.others
+        return ReadableTable(name, self._tree.uri(parts), found.files, None, whole, found.nested)
+
+    def _belongs(self, name: str) -> bool:
+        """Whether a folder is a part of the table above it: by its date, or as ``part.parquet/``."""
+        return is_dated(name) or format_from_path(name) == self._format
 
     # -------------------------------------------------------------- what is not there
 
-    def _of_other_format(self, folder: Path, there: str, example: str) -> SourceFailed:
+    def _require_no_lake(self, folder: str, parts: Parts) -> None:
+        """The files of a lake table are not its rows: those of earlier versions lie among them."""
+        folders = {entry.name for entry in self._tree.entries(parts) if entry.is_folder}
+        if DELTA_LOG in folders:
+            raise SourceFailed(
+                f"{folder} is a Delta table, and its files hold rows that it has no more",
+                next_step="read it through a delta_local or delta_s3 connection",
+            )
+        if "metadata" in folders:
+            files = self._tree.entries((*parts, "metadata"))
+            if any(entry.name.endswith(".metadata.json") for entry in files):
+                raise SourceFailed(
+                    f"{folder} is an Iceberg table, and its files hold rows that it has no more",
+                    next_step="read it through an iceberg connection",
+                )
+
+    def _require_format(self, folder: str, files: Sequence[SourceFile]) -> None:
+        for file in files:
+            there = format_from_path(file.name)
+            if there not in (None, self._format):
+                raise self._of_other_format(folder, str(there), f" ({file.name})")
+
+    def _no_table(self, name: str, folder: str, others: Sequence[str]) -> SourceFailed:
+        if not others:
+            step = "run the pipeline that fills it first"
+            return SourceFailed(f"the folder {folder} holds no files yet", next_step=step)
+        inside = ", ".join(f"{name}.{other}" for other in others[:_SHOWN])
+        return SourceFailed(f"{name!r} is no table but a folder", next_step=f"tables in it: {inside}")
+
+    def _of_other_format(self, folder: str, there: str, example: str) -> SourceFailed:
         return SourceFailed(
             f"the folder {folder} holds {there} files{example}, "
             f"and the connection's format is {self._format}",
@@ -147,39 +197,45 @@ class FilesCatalog:
         )
 
     def _unknown(self, name: str) -> SourceFailed:
-        known = self.names()
+        known, root = self.names(), self._tree.shown()
         shown = ", ".join(known[:_SHOWN]) + (", …" if len(known) > _SHOWN else "")
         return SourceFailed(
-            f"there is no table {name!r} in {self._root}.{did_you_mean(name, known)}",
-            next_step=f"tables there: {shown}" if known else f"put {self._format} files into {self._root}",
+            f"there is no table {name!r} in {root}.{did_you_mean(name, known)}",
+            next_step=f"tables there: {shown}" if known else f"put {self._format} files into {root}",
         )
 
-    def _list(self, folder: Path, prefix: str, found: list[str]) -> None:
+    def _list(self, parts: Parts, prefix: str, found: list[str]) -> None:
         """Tables two levels deep, which is as deep as a schema and a table go."""
-        with os.scandir(folder) as entries:
-            for entry in sorted(entries, key=lambda e: e.name):
-                if is_hidden(entry.name) or entry.name == HIDDEN or len(found) >= _LISTED:
-                    continue
-                if entry.is_file():
-                    if format_from_path(entry.name) == self._format:
-                        found.append(prefix + _bare(entry.name))
-                elif entry.is_dir():
-                    path = Path(entry.path)
-                    if data_files(path) or not other_folders(path):
-                        found.append(prefix + entry.name)
-                    elif not prefix:
-                        self._list(path, f"{entry.name}.", found)
+        for entry in self._tree.entries(parts):
+            if is_hidden(entry.name) or len(found) >= _LISTED:
+                continue
+            if not entry.is_folder:
+                if format_from_path(entry.name) == self._format:
+                    found.append(prefix + _bare(entry.name))
+                continue
+            inside = self._some((*parts, entry.name))
+            if prefix or not inside or any(self._holds_rows(other) for other in inside):
+                found.append(prefix + entry.name)
+            else:
+                self._list((*parts, entry.name), f"{entry.name}.", found)
+
+    def _some(self, parts: Parts) -> list[Entry]:
+        """What a folder holds; nothing where this user may not look."""
+        try:
+            return [entry for entry in self._tree.entries(parts) if not is_hidden(entry.name)]
+        except OSError:
+            return []
+
+    def _holds_rows(self, entry: Entry) -> bool:
+        """Whether an entry makes the folder in which it lies a table."""
+        return not entry.is_folder or "=" in entry.name or self._belongs(entry.name)
 
 
-def _entry(parent: Path, name: str) -> Path | None:
-    """A folder or file of a folder by its name; in another case of letters if there is only one such."""
-    if not parent.is_dir():
-        return None
-    exact = parent / name
-    if exact.exists():
-        return exact
-    alike = [entry for entry in os.listdir(parent) if entry.lower() == name.lower()]
-    return parent / alike[0] if len(alike) == 1 else None
+def _named(entries: Sequence[Entry], name: str) -> list[Entry]:
+    """The entries of this name; in another case of letters if there is only one such."""
+    exact = [entry for entry in entries if entry.name == name]
+    alike = [entry for entry in entries if entry.name.lower() == name.lower()]
+    return exact or (alike if len(alike) == 1 else [])
 
 
 def _bare(file_name: str) -> str:

@@ -1,20 +1,34 @@
-"""The types of CSV columns, found in one pass over all rows and never at the cost of a value.
+"""The types of columns that files hold as text, found from all values and never at the cost of one.
 
 A column becomes a number, a date or a time only when every cell of it is written as one: a leading zero
-or a plus sign makes it text, decimals with one number of places stay decimals.
+or a plus sign makes it text, decimals with one number of places stay decimals, and a double holds at
+most 15 digits. Cells of CSV are looked
+at by Spark, the values of partition folders, which their names hold, by this process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import datetime as dt
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ematix_flow.backends.objectstore.tablenames import quoted
+from ematix_flow.backends.query_tables import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _EXACT_DIGITS = 15  # what a double holds of any decimal
 _MAX_DIGITS = 38
 
 _NUMBER = "^-?(0|[1-9][0-9]*)([.][0-9]+)?$"
-_FLOAT = "^-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][+-]?[0-9]+)?$|^NaN$|^-?Infinity$"
+# no sixteenth digit that says something: a double would lose it
+_FEW_DIGITS = f"(?!-?[0.]*[1-9]([.]?[0-9]){{{_EXACT_DIGITS - 1},}}[.]?[1-9])"
+_FLOAT = f"^{_FEW_DIGITS}-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][+-]?[0-9]+)?$|^NaN$|^-?Infinity$"
+_WORD_OR_ZERO = "^-?([NI]|[0.]+([eE]|$))"
+_SMALLEST, _LARGEST = sys.float_info.min, sys.float_info.max  # beyond them digits are lost, or all is
 _DATE = "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIME = "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6})?)?"
 _ZONE = "(Z|[+-][0-9]{2}:?[0-9]{2})$"
@@ -30,7 +44,8 @@ def _casts(pattern: str, spark_type: str) -> str:
 _FACTS = {
     "cells": "count({cell})",
     "number": f"bool_and({{cell}} RLIKE '{_NUMBER}')",
-    "float": f"bool_and({{cell}} RLIKE '{_FLOAT}')",
+    "float": f"bool_and({{cell}} RLIKE '{_FLOAT}' AND ({{cell}} RLIKE '{_WORD_OR_ZERO}' "
+    f"OR abs(try_cast({{cell}} AS DOUBLE)) BETWEEN {_SMALLEST!r}D AND {_LARGEST!r}D))",
     "boolean": "bool_and(lower({cell}) IN ('true', 'false'))",
     "date": _casts(_DATE, "DATE"),
     "zoned": _casts(_TIME + _ZONE, "TIMESTAMP"),
@@ -41,25 +56,58 @@ _FACTS = {
 }
 
 
-def fact_expressions(columns: Sequence[str]) -> list[str]:
-    """What to ask of all rows, as expressions of one aggregation, in the order of columns and facts."""
-    asked = [fact.replace("{cell}", quoted(name)) for name in columns for fact in _FACTS.values()]
-    return [f"{expression} AS f{number}" for number, expression in enumerate(asked)]
+_NUMBERS = ("cells", "number", "float", "whole_digits", "most_places", "fewest_places")
+# One cell says which types are left: no number is a date. So that much is asked of the other cells.
+_FAMILIES = {
+    "BOOLEAN": ("cells", "boolean"),
+    "DATE": ("cells", "date"),
+    "TIMESTAMP": ("cells", "zoned"),
+    "TIMESTAMP_NTZ": ("cells", "local"),
+}
 
 
-def column_types(columns: Sequence[str], answers: Sequence[object]) -> dict[str, str]:
-    """The Spark type of each column."""
-    width = len(_FACTS)
-    return {
-        name: _type(dict(zip(_FACTS, answers[number * width : (number + 1) * width], strict=True)))
-        for number, name in enumerate(columns)
-    }
+@dataclass(frozen=True)
+class Looked:
+    """The Spark type of each column, which of them had any cell, and whether one could not be decoded."""
+
+    types: dict[str, str]
+    seen: frozenset[str]
+    undecoded: bool
 
 
-def _type(facts: Mapping[str, object]) -> str:
+def look(cells: DataFrame, columns: Sequence[str], known: Mapping[str, str] | None = None) -> Looked:
+    """The types of all columns, in one pass.
+
+    ``known`` are the types of a sample, for columns of which it had a cell: one that was text there is
+    text, and of the others only those facts are asked that are still open.
+    """
+    asked = [(name, fact) for name in columns for fact in _open_facts((known or {}).get(name))]
+    expressions = [f"{_FACTS[fact].replace('{cell}', quoted(name))}" for name, fact in asked]
+    texts = [name for name in columns if (known or {}).get(name, "STRING") == "STRING"]
+    odd = " OR ".join(f"contains({quoted(name)}, '\ufffd')" for name in texts) or "false"
+    expressions.append(f"coalesce(bool_or({odd}), false)")
+    row = cells.selectExpr(*(f"{each} AS f{number}" for number, each in enumerate(expressions))).collect()[0]
+    facts: dict[str, dict[str, object]] = {name: {} for name in columns}
+    for (name, fact), answer in zip(asked, row, strict=False):
+        facts[name][fact] = answer
+    types = {name: type_of(facts[name]) if facts[name] else "STRING" for name in columns}
+    seen = frozenset(name for name in columns if facts[name].get("cells"))
+    return Looked(types, seen, bool(row[-1]))
+
+
+def _open_facts(known: str | None) -> Sequence[str]:
+    if known is None:
+        return tuple(_FACTS)
+    if known == "STRING":
+        return ()
+    return _FAMILIES.get(known, _NUMBERS)
+
+
+def type_of(facts: Mapping[str, object]) -> str:
+    """The Spark type of a column of which these facts are true; what is not known of it is not."""
     if not facts["cells"]:
         return "STRING"
-    if facts["number"]:
+    if facts.get("number"):
         return _number(
             int(str(facts["whole_digits"])), int(str(facts["fewest_places"])), int(str(facts["most_places"]))
         )
@@ -70,7 +118,7 @@ def _type(facts: Mapping[str, object]) -> str:
         ("zoned", "TIMESTAMP"),
         ("local", "TIMESTAMP_NTZ"),
     ):
-        if facts[fact]:
+        if facts.get(fact):
             return spark_type
     return "STRING"
 
@@ -82,3 +130,38 @@ def _number(whole: int, fewest_places: int, places: int) -> str:
     if fewest_places != places and whole + places <= _EXACT_DIGITS:
         return "DOUBLE"
     return exact
+
+
+# ------------------------------------------------------------------ values that are at hand
+
+
+def type_of_texts(values: Iterable[str | None]) -> str:
+    """The Spark type that holds all of these; None is a null."""
+    cells = {value for value in values if value is not None}
+    numbers = [cell.lstrip("-").partition(".") for cell in cells]
+    facts: dict[str, object] = {
+        "cells": len(cells),
+        "number": all(re.match(_NUMBER, cell) for cell in cells),
+        "float": all(_is_float(cell) for cell in cells),
+        "boolean": all(cell.lower() in ("true", "false") for cell in cells),
+        "date": all(_is(_DATE, dt.date.fromisoformat, cell) for cell in cells),
+        "zoned": False,  # a folder's name has no zone
+        "local": all(_is(_TIME + "$", dt.datetime.fromisoformat, cell) for cell in cells),
+        "whole_digits": max((len(whole) for whole, _, _ in numbers), default=0),
+        "most_places": max((len(places) for _, _, places in numbers), default=0),
+        "fewest_places": min((len(places) for _, _, places in numbers), default=0),
+    }
+    return type_of(facts)
+
+
+def _is_float(cell: str) -> bool:
+    if re.match(_FLOAT, cell) is None:
+        return False
+    return re.match(_WORD_OR_ZERO, cell) is not None or _SMALLEST <= abs(float(cell)) <= _LARGEST
+
+
+def _is(pattern: str, parse: Callable[[str], object], cell: str) -> bool:
+    try:
+        return re.match(pattern, cell) is not None and parse(cell) is not None
+    except ValueError:
+        return False

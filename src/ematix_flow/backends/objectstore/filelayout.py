@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.spec.files import CsvReading
 from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 EXTENSIONS = {"parquet": ".parquet", "csv": ".csv", "json_lines": ".jsonl", "orc": ".orc"}
 DEFAULT_COMPRESSION = "zstd"
+FILE_BYTES = 256 * 1024 * 1024  # a file that has grown to this is closed, and a new one begun
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,14 @@ class CsvDialect:
 
     @classmethod
     def from_options(cls, options: FileOptions) -> CsvDialect:
-        quote = options.csv_quote or '"'
+        """What is said of reading the folder holds for writing too, unless that is said as well."""
+        read = CsvReading.of(options)
+        quote = options.csv_quote or read.quote
         return cls(
-            delimiter=options.csv_delimiter or ",",
-            header=True if options.csv_header is None else options.csv_header,
+            delimiter=options.csv_delimiter or read.delimiter or ",",
+            header=read.has_header if options.csv_header is None else options.csv_header,
             quote=quote,
-            escape=options.csv_escape or quote,
+            escape=options.csv_escape or read.escape or quote,
             null=options.csv_null_value or "",
         )
 

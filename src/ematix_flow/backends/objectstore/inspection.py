@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.base import LiveTable, TableChange, TablePlan
 from ematix_flow.backends.objectstore.filelayout import CsvDialect
+from ematix_flow.backends.objectstore.homes import TableHome
 from ematix_flow.backends.objectstore.partitions import partition_columns
-from ematix_flow.backends.objectstore.places import (
-    DataFile,
-    Place,
-    data_files,
-    foreign_format,
-    other_folders,
-)
+from ematix_flow.backends.objectstore.places import DataFile, foreign_format
 from ematix_flow.backends.objectstore.readers import csv_first_record, file_schema
 from ematix_flow.errors import DeclarationError, SchemaMismatch
 from ematix_flow.spec.connections import format_from_path
+from ematix_flow.spec.files import CsvReading
 from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType, from_arrow
 
@@ -28,28 +25,25 @@ _WHOLE = ("small_int", "integer", "big_int")
 _TEXTS = ("text", "string", "json", "jsonb", "uuid")
 
 
-def require_format(place: Place, there: str, format: str, example: str = "") -> None:
+def require_format(home: TableHome, there: str, format: str, example: str = "") -> None:
     """One folder, one format: a reader of the folder could not make sense of two."""
     if there != format:
         raise SchemaMismatch(
-            f"the folder {place.folder} holds {there} files{example}, "
-            f"and the connection's format is {format}",
+            f"the folder {home.shown} holds {there} files{example}, and the connection's format is {format}",
             next_step="choose another table, prefix or connection",
         )
 
 
-def users_files(place: Place, format: str) -> list[DataFile]:
+def users_files(home: TableHome, format: str) -> list[DataFile]:
     """The data files of a folder that we did not write; SchemaMismatch when it is no folder of one table."""
-    if not place.folder.is_dir():
-        return []
-    files = data_files(place.folder)
+    files = home.users_files()
     foreign = foreign_format(files, format)
     if foreign is not None:
-        require_format(place, str(format_from_path(foreign.name)), format, f" ({foreign.name})")
-    others = other_folders(place.folder)
+        require_format(home, str(format_from_path(foreign.name)), format, f" ({foreign.name})")
+    others = home.users_folders()
     if others:
         raise SchemaMismatch(
-            f"the folder {place.folder} holds folders that are no partitions: {', '.join(others[:5])}",
+            f"the folder {home.shown} holds folders that are no partitions: {', '.join(others[:5])}",
             next_step="choose another table or prefix: a table's folder holds data files alone",
         )
     return files
@@ -80,6 +74,20 @@ def columns_of_files(files: Sequence[DataFile], format: str, dialect: CsvDialect
     return tuple(columns)
 
 
+def named_by_position(columns: Sequence[ColumnSpec], table: TableSpec) -> tuple[ColumnSpec, ...]:
+    """Columns of files without a header: the first is the first that is declared, and so on."""
+    names = [*table.column_names, *(c.name for c in columns[len(table.column_names) :])]
+    return tuple(replace(column, name=name) for column, name in zip(columns, names, strict=False))
+
+
+def text_unless_declared(columns: Sequence[ColumnSpec], table: TableSpec) -> tuple[ColumnSpec, ...]:
+    """Columns of CSV as they are recorded: a type inferred from a file's beginning would cost the others
+    their zeros and signs."""
+    declared = table.with_load_columns().column_names
+    text = DataType("text")
+    return tuple(c if c.name in declared else replace(c, type=text) for c in columns)
+
+
 def _canonical(arrow_type: pa.DataType, column: str, file: DataFile) -> DataType:
     try:
         return from_arrow(arrow_type)
@@ -92,13 +100,33 @@ def _wider(one: DataType, other: DataType) -> DataType:
     return DataType("double" if {one.kind, other.kind} <= {*_WHOLE, "double"} else "text")
 
 
-def csv_dialect(files: Sequence[DataFile], table: TableSpec) -> CsvDialect:
-    """The dialect of CSV files that others wrote: the delimiter under which the header fits best."""
+def csv_dialect(files: Sequence[DataFile], table: TableSpec, reading: CsvReading) -> CsvDialect:
+    """The dialect of CSV files that others wrote, as they are said to be; SchemaMismatch for one that we
+    do not write. Unless it is said, the delimiter is that under which the header fits best."""
+    quote = reading.quote
+    known = CsvDialect(header=reading.has_header, quote=quote, escape=reading.escape or quote)
     if not files:
-        return CsvDialect()
-    dialects = [CsvDialect(delimiter=delimiter) for delimiter in (",", ";", "\t", "|")]
+        return known
+    _refuse_odd(files[0], reading)
+    given = (reading.delimiter,) if reading.delimiter else (",", ";", "\t", "|")
+    dialects = [replace(known, delimiter=delimiter) for delimiter in given]
     names = set(table.column_names)
     return max(dialects, key=lambda d: len(names & set(csv_first_record(files[0].path, d))))
+
+
+def _refuse_odd(file: DataFile, reading: CsvReading) -> None:
+    """A table's files have one dialect, and we write neither comments nor short records."""
+    odd = [
+        option
+        for option in ("terminator", "comment", "null_regex", "truncated_rows_ok")
+        if getattr(reading, option)
+    ]
+    if odd:
+        raise SchemaMismatch(
+            f"the folder {file.path.parent} has files of others ({file.name}) which csv_read_options= says "
+            f"are read with {', '.join(odd)}: files that we write are not, and one folder has one dialect",
+            next_step="read that folder as a source, and load it into another one",
+        )
 
 
 def users_partitions(files: Sequence[DataFile]) -> tuple[str, ...]:
@@ -111,6 +139,14 @@ def _require_one_header(files: Sequence[DataFile], dialect: CsvDialect) -> None:
     if not dialect.header:
         return
     first = csv_first_record(files[0].path, dialect) if files else []
+    outside = {name.lower() for name in users_partitions(files)}
+    twice = next((name for name in first if name.lower() in outside), None)
+    if twice is not None:
+        raise SchemaMismatch(
+            f"{files[0].name} in the folder {files[0].path.parent} has the column {twice!r}, which is that "
+            "of its partition folder too: files that we write have it in the folder's name alone",
+            next_step="read that folder as a source, and load it into another one",
+        )
     for file in files[1:]:
         if csv_first_record(file.path, dialect) != first:
             raise SchemaMismatch(

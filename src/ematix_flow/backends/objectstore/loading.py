@@ -9,26 +9,17 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ematix_flow import faults
 from ematix_flow.backends.base import Applied, LedgerEntry, Load
 from ematix_flow.backends.objectstore import boundary
 from ematix_flow.backends.objectstore.filelayout import merged_columns
-from ematix_flow.backends.objectstore.places import DataFile, Place, data_files
+from ematix_flow.backends.objectstore.homes import TableHome, Version
+from ematix_flow.backends.objectstore.places import DataFile
 from ematix_flow.backends.objectstore.readers import count_rows
 from ematix_flow.backends.objectstore.staging import FilesStaging, WrittenPart, highest_mark
-from ematix_flow.backends.objectstore.tablestate import FileFacts, TableState, ledger_holds
-from ematix_flow.backends.objectstore.versions import (
-    Version,
-    is_current,
-    link_files,
-    publish,
-    remove_replaced,
-    seal_version,
-)
+from ematix_flow.backends.objectstore.tablestate import FileFacts, TableState
 from ematix_flow.backends.objectstore.writers import RollingFiles, WrittenFile
 from ematix_flow.backends.positions import batch_key, require_position
 from ematix_flow.errors import RowRejected, TargetFailed
@@ -53,19 +44,23 @@ class _Change:
 
 
 class FilesLoad:
-    """A staged load against the table's current version (None: there is no table yet)."""
+    """A staged load against the table's current version (None: there is no table yet).
+
+    ``scratch`` is an empty folder of this machine, for files that are made here.
+    """
 
     def __init__(
         self,
-        place: Place,
+        home: TableHome,
         load: Load,
         staging: FilesStaging,
         parts: Sequence[WrittenPart],
         base: Version | None,
+        scratch: Path,
     ) -> None:
-        self._place, self._load, self._staging, self._parts = place, load, staging, parts
-        self._base = base
-        self._rows_in = sum(part.rows for part in parts)
+        self._home, self._load, self._staging, self._parts = home, load, staging, parts
+        self._base, self._scratch = base, scratch
+        self._rows_in = sum(part.account.rows for part in parts)
         self._high = highest_mark(parts, staging)
         self._require_marks()
 
@@ -79,35 +74,22 @@ class FilesLoad:
         assert base is not None
         if load.range is not None:
             require_position(load, base.state.watermark(load.pipeline, load.target, load.range.column))
-        if ledger_holds(base.path, base.state, load.pipeline, load.target, batch_key(load, self._high)):
+        if self._home.ledger_holds(base, load.pipeline, load.target, batch_key(load, self._high)):
             return Applied(rows_in=self._rows_in, duplicate=True)
         self._require_same_columns(base)
         change = self._change()
         if load.range is not None and not change.applied.rows_inserted:
             return Applied(rows_in=self._rows_in)
-        kept = [DataFile(base.data / name, name) for name in change.kept]
-        path = link_files(self._place, [*kept, *(new.file for new in change.new)])
-        try:
-            faults.point("apply.rows_written")
-            version = seal_version(self._place, path, base, self._state(base, change))
-            faults.point("apply.ledger_written")
-            faults.point("apply.before_commit")
-            publish(self._place, version)
-        except Exception:
-            if not is_current(self._place, path):
-                shutil.rmtree(path, ignore_errors=True)
-            raise
-        faults.point("apply.after_commit")
-        with suppress(OSError):  # the load is committed; what could not be removed now is removed later
-            remove_replaced(self._place)
+        new = [new.file for new in change.new]
+        self._home.publish(base, list(change.kept), new, self._state(base, change))
         return change.applied
 
     # -------------------------------------------------------------- what changes
 
     def _change(self) -> _Change:
         load, there = self._load, self._files_there()
-        new = [file for part in self._parts for file in self._described(part.folder / "data", part.files)]
-        if any(part.aside for part in self._parts):
+        new = [file for part in self._parts for file in self._described(part.data, part.account.files)]
+        if any(part.account.aside for part in self._parts):
             new += self._ties(there)
         before, inserted = _rows(there.values()), _rows(file.facts for file in new)
         replaces = load.mode == "truncate"
@@ -131,37 +113,38 @@ class FilesLoad:
         return {
             file.name: state.files.get(file.name)
             or FileFacts(count_rows(file.path, state.layout.format, state.layout.csv))
-            for file in data_files(self._base.data)
+            for file in self._home.files(self._base)
         }
 
     def _ties(self, there: dict[str, FileFacts]) -> list[_NewFile]:
         """Files with those rows at the bound that the table does not hold yet."""
-        low, folder = self._staging.low, Path(self._staging.folder) / "ties"
+        low, folder = self._staging.low, self._scratch / "ties"
         assert low is not None
-        aside = [part.aside_file for part in self._parts if part.aside]
+        aside = [part.aside_file for part in self._parts if part.aside_file is not None]
         if self._base is None:
             files, layout = [], self._staging.layout
         else:
-            files = [DataFile(self._base.data / name, name) for name in there]
+            files = [file for file in self._home.files(self._base) if file.name in there]
             files, layout = boundary.files_at(files, self._base.state, low), self._base.state.layout
         shutil.rmtree(folder, ignore_errors=True)  # a rehearsal may have been here before
         rolling = RollingFiles(folder, self._staging.file_prefix("ties"), self._staging.layout, low.column)
         try:
             for batch in boundary.missing_rows(aside, files, layout, self._load.table, low, folder):
                 rolling.write(self._staging.stamped(batch))
-            return self._described(folder, rolling.close())
+            written = rolling.close()
+            return self._described([DataFile(folder / file.name, file.name) for file in written], written)
         except BaseException:
             rolling.abandon()
             raise
 
-    def _described(self, folder: Path, files: Iterable[WrittenFile]) -> list[_NewFile]:
+    def _described(self, data: Iterable[DataFile], files: Iterable[WrittenFile]) -> list[_NewFile]:
         mark = self._staging.mark
         return [
             _NewFile(
-                DataFile(folder / file.name, file.name),
+                where,
                 FileFacts(file.rows, {mark: file.highest} if mark and file.highest is not None else {}),
             )
-            for file in files
+            for where, file in zip(data, files, strict=True)
         ]
 
     # -------------------------------------------------------------- the new state
@@ -195,7 +178,7 @@ class FilesLoad:
     # -------------------------------------------------------------- what must hold
 
     def _require_marks(self) -> None:
-        unmarked = sum(part.unmarked for part in self._parts)
+        unmarked = sum(part.account.unmarked for part in self._parts)
         if unmarked and self._load.range is not None:
             raise RowRejected(
                 f"{unmarked:,} of {self._rows_in:,} rows have no watermark "

@@ -52,20 +52,28 @@ def check_partition_columns(table: TableSpec, partition_by: Sequence[str]) -> No
 
 
 def folder_name(column: str, value: Any) -> str:
-    """``column=value`` with what a path cannot hold percent-encoded; a null has a name of its own."""
-    return f"{_escape(column)}={NULL_PARTITION if value is None else _escape(_text(column, value))}"
+    """``column=value`` with what a path cannot hold percent-encoded; a null has a name of its own.
+
+    So is a dot at the beginning: every reader would pass over such a folder.
+    """
+    name = re.sub("^[.]", "%2E", _escape(column))
+    return f"{name}={NULL_PARTITION if value is None else _escape(_text(column, value))}"
 
 
 def partition_columns(name: str) -> list[str]:
     """The partition columns in a file's name below its table's folder."""
-    return [unquote(part.partition("=")[0]) for part in name.split("/")[:-1]]
+    return [unquote(part.partition("=")[0]) for part in _partitions(name)]
 
 
 def partition_values(name: str, partition_by: Sequence[str]) -> dict[str, str | None]:
     """The texts of the partition columns in a file's name below its table's folder."""
-    texts = [unquote(part.partition("=")[2]) for part in name.split("/")[:-1]]
+    texts = [unquote(part.partition("=")[2]) for part in _partitions(name)]
     found = dict(zip(partition_columns(name), texts, strict=True))
     return {c: None if found.get(c) == NULL_PARTITION else found.get(c) for c in partition_by}
+
+
+def _partitions(name: str) -> list[str]:
+    return [part for part in name.split("/")[:-1] if "=" in part]
 
 
 def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:

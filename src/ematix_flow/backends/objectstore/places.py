@@ -14,15 +14,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, Literal, Protocol
 
+from ematix_flow.backends.stores.folders import table_folder
 from ematix_flow.errors import PlanError
 from ematix_flow.spec.connections import format_from_path
 from ematix_flow.spec.tables import TableSpec
 
+DELTA_LOG = "_delta_log"  # of a table whose files are not for readers of files
 HIDDEN = ".ematix_flow"
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-
-_MAX_SEGMENT_BYTES = 255
 
 
 def absolute_root(path: str) -> Path:
@@ -35,23 +36,6 @@ def stem(*names: str) -> str:
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", names[0]).strip("-")[:60]
     digest = hashlib.sha256(json.dumps(names).encode("ascii")).hexdigest()[:16]
     return f"{readable or 'table'}-{digest}"
-
-
-def segments(name: str) -> tuple[str, ...]:
-    """The folders that a name means; ``events/raw`` is two. ValueError says why a name cannot be one."""
-    parts = tuple(name.removesuffix("/").split("/"))
-    for part in parts:
-        if not part:
-            raise ValueError("it has an empty part")
-        if part in (".", ".."):
-            raise ValueError("it would lead out of the connection's folder")
-        if part.startswith("."):
-            raise ValueError("a name that begins with a dot is hidden from readers")
-        if any(ord(character) < 32 for character in part):
-            raise ValueError("it holds a control character")
-        if len(part.encode("utf-8", "surrogatepass")) > _MAX_SEGMENT_BYTES:
-            raise ValueError(f"it is longer than the {_MAX_SEGMENT_BYTES} bytes that a file system keeps")
-    return parts
 
 
 @dataclass(frozen=True)
@@ -90,28 +74,49 @@ class Place:
                     next_step="choose another schema, name or prefix",
                 )
 
+    def require_own(self) -> None:
+        """Refuse a table of another root, whose ledger and watermarks are there: they would not be seen."""
+        if not self.folder.is_symlink():
+            return
+        version = Path(os.path.realpath(self.folder)).parent
+        tables = version.parent.parent  # <root>/.ematix_flow/tables
+        root = tables.parent.parent
+        if tables == root / HIDDEN / "tables" and root != Path(os.path.realpath(self.root)):
+            raise PlanError(
+                f"{self.folder} is a table that is loaded through a connection with path {str(root)!r}",
+                state=f"{self.name} is unchanged",
+                next_step="load it through one connection: its ledger and watermarks lie below that path",
+            )
+
 
 def place_of(root: Path, table: TableSpec) -> Place:
     """The place of a declared table; PlanError for a name that cannot be a folder."""
-    parts: list[str] = []
-    for name in filter(None, (table.schema, table.name)):
-        try:
-            parts.extend(segments(name))
-        except ValueError as error:
-            raise PlanError(
-                f"{name!r} cannot be the name of a folder of files: {error}",
-                where=table.where,
-                next_step="choose another schema, name or prefix",
-            ) from error
-    return Place(root, tuple(parts))
+    return Place(root, table_folder(table))
+
+
+class FilePath(Protocol):
+    """Where a file lies: a path of this machine, or something that is opened like one."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def parent(self) -> object: ...
+
+    def open(self, mode: Literal["rb"]) -> BinaryIO: ...
 
 
 @dataclass(frozen=True)
 class DataFile:
     """A data file of a table; ``name`` is its path below the table's folder, partitions included."""
 
-    path: Path
+    path: FilePath
     name: str
+
+    @property
+    def on_disk(self) -> Path:
+        assert isinstance(self.path, Path), f"{self.path} is not on this machine"
+        return self.path
 
 
 def data_files(folder: Path) -> list[DataFile]:
@@ -136,10 +141,15 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
+def is_other(folder: str) -> bool:
+    """Whether a folder in that of a table is no partition: a load of files has no business there."""
+    return folder == DELTA_LOG or ("=" not in folder and not is_hidden(folder))
+
+
 def other_folders(folder: Path) -> list[str]:
     """Folders in a folder that are no partitions: tables or anything else, never rows of this one."""
     with os.scandir(folder) as entries:
-        return sorted(e.name for e in entries if not is_hidden(e.name) and e.is_dir() and "=" not in e.name)
+        return sorted(e.name for e in entries if e.is_dir() and is_other(e.name))
 
 
 def foreign_format(files: list[DataFile], format: str) -> DataFile | None:

@@ -7,6 +7,7 @@ rows of files that are adopted, and to find the rows at a watermark.
 from __future__ import annotations
 
 import base64
+import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.objectstore.filelayout import CsvDialect, FileLayout
 from ematix_flow.backends.objectstore.partitions import parse, partition_values
-from ematix_flow.backends.objectstore.places import DataFile
+from ematix_flow.backends.objectstore.places import DataFile, FilePath
 from ematix_flow.errors import TargetFailed
 from ematix_flow.spec.tables import ColumnSpec
 
@@ -27,32 +28,31 @@ _BATCH_ROWS = 32_768
 _BLOCK_BYTES = 16 * 1024 * 1024  # also the longest line of CSV that can be read
 
 
-def file_schema(path: Path, format: str, dialect: CsvDialect) -> pa.Schema:
+def file_schema(path: FilePath, format: str, dialect: CsvDialect) -> pa.Schema:
     """The columns of a file; those of a text format are inferred from its beginning."""
-    import pyarrow.dataset as ds
     import pyarrow.parquet as pq
     from pyarrow import orc
 
     with _understood(path):
         if format == "parquet":
-            return pq.read_schema(path)
+            return pq.read_schema(_handle(path))
         if format == "orc":
-            return orc.ORCFile(path).schema
+            return orc.ORCFile(_handle(path)).schema
         if format == "csv":
             with _open_csv(path, dialect) as reader:
                 return reader.schema
-        return ds.dataset(path, format="json").schema
+        return _json_schema(path)
 
 
-def count_rows(path: Path, format: str, dialect: CsvDialect) -> int:
+def count_rows(path: FilePath, format: str, dialect: CsvDialect) -> int:
     import pyarrow.parquet as pq
     from pyarrow import orc
 
     with _understood(path):
         if format == "parquet":
-            return int(pq.read_metadata(path).num_rows)
+            return int(pq.read_metadata(_handle(path)).num_rows)
         if format == "orc":
-            return int(orc.ORCFile(path).nrows)
+            return int(orc.ORCFile(_handle(path)).nrows)
         if format == "csv":
             with _open_csv(path, dialect, as_text=True) as reader:
                 return sum(batch.num_rows for batch in reader)
@@ -99,29 +99,31 @@ def _typed(array: pa.Array, column: ColumnSpec) -> pa.Array:
 # ------------------------------------------------------------------ one reader a format
 
 
-def _read_parquet(path: Path, layout: FileLayout, columns: Sequence[ColumnSpec]) -> Iterator[pa.RecordBatch]:
+def _read_parquet(
+    path: FilePath, layout: FileLayout, columns: Sequence[ColumnSpec]
+) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(_handle(path)) as file:
         names = [c.name for c in columns if c.name in file.schema_arrow.names]
         yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=names)
 
 
-def _read_orc(path: Path, layout: FileLayout, columns: Sequence[ColumnSpec]) -> Iterator[pa.RecordBatch]:
+def _read_orc(path: FilePath, layout: FileLayout, columns: Sequence[ColumnSpec]) -> Iterator[pa.RecordBatch]:
     from pyarrow import orc
 
-    file = orc.ORCFile(path)
+    file = orc.ORCFile(_handle(path))
     names = [c.name for c in columns if c.name in file.schema.names]
     for stripe in range(file.nstripes):
         yield file.read_stripe(stripe, columns=names)
 
 
-def _read_csv(path: Path, layout: FileLayout, columns: Sequence[ColumnSpec]) -> Iterator[pa.RecordBatch]:
+def _read_csv(path: FilePath, layout: FileLayout, columns: Sequence[ColumnSpec]) -> Iterator[pa.RecordBatch]:
     with _open_csv(path, layout.csv, stored=layout.stored) as reader:
         yield from reader
 
 
-def _read_json(path: Path, layout: FileLayout, columns: Sequence[ColumnSpec]) -> Iterator[pa.RecordBatch]:
+def _read_json(path: FilePath, layout: FileLayout, columns: Sequence[ColumnSpec]) -> Iterator[pa.RecordBatch]:
     """Line by line, because Arrow's reader takes no NaN and DuckDB's rounds decimals."""
     with _lines(path) as lines:
         rows: list[dict[str, Any]] = []
@@ -153,25 +155,25 @@ _READERS = {"parquet": _read_parquet, "orc": _read_orc, "csv": _read_csv, "json_
 
 
 def _open_csv(
-    path: Path, dialect: CsvDialect, *, stored: Sequence[ColumnSpec] | None = None, as_text: bool = False
+    path: FilePath, dialect: CsvDialect, *, stored: Sequence[ColumnSpec] | None = None, as_text: bool = False
 ) -> Any:
     """A streaming reader; with ``stored`` of a table's columns, of which older files have the first few."""
     import pyarrow as pa
-    from pyarrow import csv
+    from pyarrow import csv as arrow_csv
 
-    parsing = csv.ParseOptions(
+    parsing = arrow_csv.ParseOptions(
         delimiter=dialect.delimiter,
         quote_char=dialect.quote,
         double_quote=dialect.escape == dialect.quote,
         escape_char=False if dialect.escape == dialect.quote else dialect.escape,
         newlines_in_values=True,
     )
-    converting = csv.ConvertOptions(
+    converting = arrow_csv.ConvertOptions(
         null_values=[dialect.null, dialect.null_unescaped],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
-    reading = csv.ReadOptions(block_size=_BLOCK_BYTES)
+    reading = arrow_csv.ReadOptions(block_size=_BLOCK_BYTES)
     if not dialect.header:
         reading.autogenerate_column_names = True
     if stored is not None:
@@ -182,7 +184,9 @@ def _open_csv(
     if as_text:
         converting.column_types = {}
         converting.default_column_type = pa.string()
-    return csv.open_csv(path, read_options=reading, parse_options=parsing, convert_options=converting)
+    return arrow_csv.open_csv(
+        _unpacked(path), read_options=reading, parse_options=parsing, convert_options=converting
+    )
 
 
 def _csv_type(column: ColumnSpec) -> pa.DataType:
@@ -191,17 +195,19 @@ def _csv_type(column: ColumnSpec) -> pa.DataType:
     return pa.string() if column.type.kind == "bytes" else column.type.arrow()
 
 
-def csv_width(path: Path, dialect: CsvDialect) -> int:
+def csv_width(path: FilePath, dialect: CsvDialect) -> int:
     """How many columns the first record of a file has."""
     return len(csv_first_record(path, dialect))
 
 
-def csv_first_record(path: Path, dialect: CsvDialect) -> list[str]:
+def csv_first_record(path: FilePath, dialect: CsvDialect) -> list[str]:
     """The cells of a file's first record: its header, where it has one; empty for an empty file."""
-    import csv
-
     doubled = dialect.escape == dialect.quote
-    with _lines(path) as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
+    with (
+        _understood(path),
+        _lines(path) as stream,
+        io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text,
+    ):
         reader = csv.reader(
             text,
             delimiter=dialect.delimiter,
@@ -212,19 +218,51 @@ def csv_first_record(path: Path, dialect: CsvDialect) -> list[str]:
         return next(reader, [])
 
 
-def _lines(path: Path) -> io.BufferedReader:
+def _lines(path: FilePath) -> io.BufferedReader:
     """The bytes of a file, unpacked if its name says that it is packed."""
+    return io.BufferedReader(_unpacked(path))
+
+
+def _unpacked(path: FilePath) -> Any:
     import pyarrow as pa
 
-    return io.BufferedReader(pa.input_stream(str(path), compression="detect"))
+    if isinstance(path, Path):
+        return pa.input_stream(str(path), compression="detect")
+    stream = path.open("rb")
+    try:
+        packed = pa.Codec.detect(path.name).name
+    except (TypeError, ValueError):  # its name says nothing
+        return pa.input_stream(stream)
+    return pa.input_stream(stream, compression=packed)
+
+
+def _handle(path: FilePath) -> Any:
+    """What Arrow opens by itself, or a file that is open already."""
+    return path if isinstance(path, Path) else path.open("rb")
+
+
+def _json_schema(path: FilePath) -> pa.Schema:
+    """Inferred from the beginning of the file."""
+    import pyarrow.dataset as ds
+    from pyarrow import json
+
+    if isinstance(path, Path):
+        return ds.dataset(path, format="json").schema
+    with json.open_json(_unpacked(path), json.ReadOptions(block_size=_BLOCK_BYTES)) as reader:
+        return reader.schema
 
 
 @contextmanager
-def _understood(path: Path) -> Iterator[None]:
+def _understood(path: FilePath) -> Iterator[None]:
     """A file that cannot be read is named in the error."""
     try:
         yield
-    except (OSError, ValueError, TypeError, NotImplementedError) as error:
+    except UnicodeDecodeError as error:
+        raise TargetFailed(
+            f"cannot read {path}: it is not UTF-8",
+            next_step=f"convert it, as in  iconv -f WINDOWS-1252 -t UTF-8 '{path}'  if Windows wrote it",
+        ) from error
+    except (OSError, ValueError, TypeError, NotImplementedError, csv.Error) as error:
         raise TargetFailed(
             f"cannot read {path}: {error}",
             next_step="mend or remove the file, or choose another folder for the table",

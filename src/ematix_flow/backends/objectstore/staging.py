@@ -1,8 +1,8 @@
 """Staging: a folder of one attempt, a folder in it for each part, and the part's own account of itself.
 
 `FilesStaging` is what is pickled into a Spark task. Files are written in their final form, so that
-applying them is linking them. Rows at the lower bound of an incremental read are set aside unencoded:
-whether they are new is known only when they are applied.
+applying them is linking or copying them. Rows at the lower bound of an incremental read are set aside
+unencoded: whether they are new is known only when they are applied.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import datetime as dt
 import hashlib
 import json
 import os
+import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ematix_flow.backends.base import StagedPart
+from ematix_flow.backends.base import Load, StagedPart
 from ematix_flow.backends.objectstore.diskfailures import told_of
 from ematix_flow.backends.objectstore.filelayout import FileLayout
 from ematix_flow.backends.objectstore.places import DataFile, stem
-from ematix_flow.backends.objectstore.writers import RollingFiles, WrittenFile, check_values
+from ematix_flow.backends.objectstore.writers import Finished, RollingFiles, WrittenFile, check_values
 from ematix_flow.errors import TargetFailed
 from ematix_flow.spec.tables import BATCH_ID, LOADED_AT
 from ematix_flow.spec.watermarks import Watermark
@@ -28,34 +31,53 @@ from ematix_flow.spec.watermarks import Watermark
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ACCOUNT = "part.json"
-_ASIDE = "aside.parquet"
+ACCOUNT, ASIDE, DATA = "part.json", "aside.parquet", "data"
+
+S = TypeVar("S", bound="FilesStaging")
 
 
 @dataclass(frozen=True)
-class WrittenPart:
-    """A part as its task describes it."""
+class Account:
+    """What a task says of the part that it wrote."""
 
-    folder: Path
     files: tuple[WrittenFile, ...]
     rows: int
     aside: int  # rows at the bound, which are in no file yet
     unmarked: int  # rows without a watermark
 
-    @property
-    def data(self) -> list[DataFile]:
-        return [DataFile(self.folder / "data" / file.name, file.name) for file in self.files]
+    def staged(self, part: str) -> StagedPart:
+        return StagedPart(part, self.rows, sum(file.bytes for file in self.files))
 
-    @property
-    def aside_file(self) -> Path:
-        return self.folder / _ASIDE
+    def to_json(self) -> str:
+        files = [file.to_json() for file in self.files]
+        value = {"rows": self.rows, "aside": self.aside, "unmarked": self.unmarked, "files": files}
+        return json.dumps(value)
+
+    @classmethod
+    def from_json(cls, text: str) -> Account:
+        found = json.loads(text)
+        files = tuple(WrittenFile(**file) for file in found["files"])
+        return cls(files, found["rows"], found["aside"], found["unmarked"])
 
 
 @dataclass(frozen=True)
-class FilesStaging:
+class WrittenPart:
+    """A part as its task describes it, and where its files are. ``aside_file`` is on this machine."""
+
+    account: Account
+    data: tuple[DataFile, ...]
+    aside_file: Path | None
+
+
+def new_attempt(load: Load) -> str:
+    """A name that no other attempt has."""
+    return f"{load.run_id.hex[:12]}-{uuid.uuid4().hex[:8]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesStaging(ABC):
     """One attempt's staging. ``low`` is set when rows at the bound must be matched before they count."""
 
-    folder: str
     attempt: str
     layout: FileLayout
     run_id: str
@@ -63,33 +85,45 @@ class FilesStaging:
     mark: str | None = None
     low: Watermark | None = None
 
-    def write(self, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
-        """Write all batches as ``part``, flush them, and only then leave the part's account."""
-        folder = Path(self.folder)
-        if not folder.is_dir():
-            raise TargetFailed(
-                f"this task does not see the staging folder {folder}",
-                next_step="files as a target need a file system that the driver and every worker share",
-            )
-        with told_of(folder, "the table is unchanged"):
-            return self._write(folder / stem(part), part, batches)
+    @classmethod
+    def of(cls: type[S], load: Load, layout: FileLayout, attempt: str, **place: Any) -> S:
+        """The staging of a load's attempt at a ``place``, which each kind names in its own way."""
+        return cls(
+            attempt=attempt,
+            layout=layout,
+            run_id=str(load.run_id),
+            loaded_at=load.loaded_at,
+            mark=load.range.column if load.range else None,
+            low=load.range.low if load.range and load.mode == "append" else None,
+            **place,
+        )
 
-    def read(self, part: StagedPart) -> WrittenPart:
+    @abstractmethod
+    def write(self, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
+        """Write all batches as ``part``, keep them safe, and only then leave the part's account."""
+
+    @abstractmethod
+    def scratch(self) -> AbstractContextManager[Path]:
+        """A folder of this machine while the parts are applied."""
+
+    @abstractmethod
+    def fetch(self, part: StagedPart, scratch: Path) -> WrittenPart:
+        """What a part's task left; ``scratch`` is for what must be on this machine."""
+
+    def read(self, part: StagedPart, scratch: Path) -> WrittenPart:
         """What a part's task wrote; TargetFailed when it is not what it told the driver."""
-        folder = Path(self.folder) / stem(part.part)
         try:
-            found = json.loads((folder / _ACCOUNT).read_text(encoding="utf-8"))
-            files = tuple(WrittenFile(**file) for file in found["files"])
-            written = WrittenPart(folder, files, found["rows"], found["aside"], found["unmarked"])
+            written = self.fetch(part, scratch)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TargetFailed(
-                f"the staged part {part.part!r} in {folder} cannot be read: {error}",
+                f"the staged part {part.part!r} cannot be read: {error}",
                 state="the table is unchanged",
                 next_step="run it again",
             ) from error
-        if written.rows != part.rows:
+        if written.account.rows != part.rows:
             raise TargetFailed(
-                f"the staged part {part.part!r} holds {written.rows:,} rows; its task told of {part.rows:,}",
+                f"the staged part {part.part!r} holds {written.account.rows:,} rows; "
+                f"its task told of {part.rows:,}",
                 state="the table is unchanged",
                 next_step="run it again",
             )
@@ -114,11 +148,14 @@ class FilesStaging:
         moment = round(self.loaded_at.timestamp() * 1_000_000)
         return f"part-{2**56 - moment:014x}-{self.attempt}-{part}"
 
-    def _write(self, folder: Path, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
-        (folder / "data").mkdir(parents=True)
+    def write_files(
+        self, folder: Path, part: str, batches: Iterable[pa.RecordBatch], finished: Finished | None = None
+    ) -> Account:
+        """The rows as files on this machine's disk, below ``data``; those at the bound in a file beside."""
+        (folder / DATA).mkdir(parents=True)
         prefix = self.file_prefix(hashlib.sha256(part.encode()).hexdigest()[:12])
-        files = RollingFiles(folder / "data", prefix, self.layout, self.mark)
-        aside = _Aside(folder / _ASIDE)
+        files = RollingFiles(folder / DATA, prefix, self.layout, self.mark, finished)
+        aside = _Aside(folder / ASIDE)
         rows = unmarked = 0
         try:
             for batch in batches:
@@ -133,17 +170,40 @@ class FilesStaging:
             files.abandon()
             aside.abandon()
             raise
-        account = {
-            "rows": rows,
-            "aside": aside.rows,
-            "unmarked": unmarked,
-            "files": [file.to_json() for file in written],
-        }
-        with (folder / _ACCOUNT).open("w", encoding="utf-8") as file:
-            json.dump(account, file)
-            file.flush()
-            os.fsync(file.fileno())
-        return StagedPart(part, rows, sum(file.bytes for file in written))
+        return Account(tuple(written), rows, aside.rows, unmarked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalStaging(FilesStaging):
+    """A folder that the driver and every worker see."""
+
+    folder: str
+
+    def write(self, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
+        staging = Path(self.folder)
+        if not staging.is_dir():
+            raise TargetFailed(
+                f"this task does not see the staging folder {staging}",
+                next_step="files as a target need a file system that the driver and every worker share",
+            )
+        with told_of(staging, "the table is unchanged"):
+            folder = staging / stem(part)
+            account = self.write_files(folder, part, batches)
+            with (folder / ACCOUNT).open("w", encoding="utf-8") as file:
+                file.write(account.to_json())
+                file.flush()
+                os.fsync(file.fileno())
+        return account.staged(part)
+
+    def scratch(self) -> AbstractContextManager[Path]:
+        """The staging folder itself: what is made there can be linked."""
+        return nullcontext(Path(self.folder))
+
+    def fetch(self, part: StagedPart, scratch: Path) -> WrittenPart:
+        folder = Path(self.folder) / stem(part.part)
+        account = Account.from_json((folder / ACCOUNT).read_text(encoding="utf-8"))
+        data = tuple(DataFile(folder / DATA / file.name, file.name) for file in account.files)
+        return WrittenPart(account, data, folder / ASIDE if account.aside else None)
 
 
 class _Aside:
@@ -183,8 +243,8 @@ def highest_mark(parts: Sequence[WrittenPart], staging: FilesStaging) -> Waterma
     if column is None:
         return None
     type_json = Watermark(column.name, column.type, 0).type_json()
-    encoded = [file.highest for part in parts for file in part.files if file.highest is not None]
+    encoded = [file.highest for part in parts for file in part.account.files if file.highest is not None]
     found = [Watermark.decode(column.name, type_json, text) for text in encoded]
-    if staging.low is not None and any(part.aside for part in parts):
+    if staging.low is not None and any(part.account.aside for part in parts):
         found.append(staging.low)
     return max(found, key=lambda mark: mark.value, default=None)

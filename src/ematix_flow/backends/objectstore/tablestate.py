@@ -1,14 +1,14 @@
-"""What a version knows of itself: layout, files, ledger, watermarks. One JSON file beside its data.
+"""What a version knows of itself: layout, files, ledger, watermarks. One JSON file.
 
-It becomes visible with the data, by the same rename. Old ledger entries are sealed into files of their
-own that later versions link to, so that a commit does not rewrite the table's whole history.
+It becomes visible with the data, in the same step. Old ledger entries are sealed into files of their own
+that later versions refer to, so that a commit does not rewrite the table's whole history.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -69,8 +69,10 @@ class TableState:
     files: Mapping[str, FileFacts] = field(default_factory=dict)
     ledger: tuple[LedgerEntry, ...] = ()  # the newest last; older ones are sealed
     sealed: int = 0
+    sealed_as: tuple[str, ...] = ()  # the sealed files, where their number alone does not name them
     watermarks: tuple[StoredWatermark, ...] = ()
     replaced: tuple[Replaced, ...] = ()
+    adopted: tuple[str, ...] = ()  # a user's own files, where they lie among ours
 
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
         for stored in self.watermarks:
@@ -87,7 +89,7 @@ class TableState:
         return replace(self, watermarks=(*others, StoredWatermark(pipeline, target, mark)))
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        value = {
             "version": STATE_VERSION,
             "table": self.table,
             "layout": self.layout.to_json(),
@@ -97,6 +99,8 @@ class TableState:
             "sealed": self.sealed,
             "ledger": [entry_to_json(entry) for entry in self.ledger],
         }
+        rare = {"sealed_as": list(self.sealed_as), "adopted": list(self.adopted)}
+        return {**value, **{name: some for name, some in rare.items() if some}}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> TableState:
@@ -106,6 +110,8 @@ class TableState:
             files={name: FileFacts(**facts) for name, facts in value["files"].items()},
             ledger=tuple(entry_from_json(entry) for entry in value["ledger"]),
             sealed=value["sealed"],
+            sealed_as=tuple(value.get("sealed_as", ())),
+            adopted=tuple(value.get("adopted", ())),
             watermarks=tuple(StoredWatermark.from_json(w) for w in value["watermarks"]),
             replaced=tuple(
                 Replaced(r["version"], dt.datetime.fromisoformat(r["at"])) for r in value["replaced"]
@@ -117,22 +123,28 @@ def read_state(version: Path) -> TableState:
     """The state of a version's folder; TargetFailed when it cannot be trusted."""
     path = version / STATE_FILE
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return parse_state(path.read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError as error:
+        raise _unreadable(str(path), "it is missing") from error
+    except OSError as error:
+        raise _unreadable(str(path), error.strerror or str(error)) from error
+
+
+def parse_state(text: str, shown: str) -> TableState:
+    """The state that a file holds; TargetFailed, with the file as ``shown``, when it cannot be trusted."""
+    try:
+        value = json.loads(text)
         found = value["version"]
         if found == STATE_VERSION:
             return TableState.from_json(value)
-    except FileNotFoundError as error:
-        raise _unreadable(path, "it is missing") from error
-    except OSError as error:
-        raise _unreadable(path, error.strerror or str(error)) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _unreadable(path, f"it is damaged ({type(error).__name__}: {error})") from error
-    raise _unreadable(path, f"it is of version {found!r}, and this release knows {STATE_VERSION}")
+        raise _unreadable(shown, f"it is damaged ({type(error).__name__}: {error})") from error
+    raise _unreadable(shown, f"it is of version {found!r}, and this release knows {STATE_VERSION}")
 
 
-def _unreadable(path: Path, why: str) -> TargetFailed:
+def _unreadable(shown: str, why: str) -> TargetFailed:
     return TargetFailed(
-        f"cannot read the table's state {path}: {why}",
+        f"cannot read the table's state {shown}: {why}",
         state="the data files are untouched and readable, but which batches they hold is not known",
         next_step="restore the file from a backup, or move the table's folder away and load it anew",
     )
@@ -157,26 +169,37 @@ def sealed_lines(entries: tuple[LedgerEntry, ...]) -> str:
     return "".join(json.dumps(entry_to_json(entry)) + "\n" for entry in entries)
 
 
-def ledger_entries(version: Path, state: TableState, pipeline: str, target: str) -> Iterator[LedgerEntry]:
+ReadSealed = Callable[[int], str]
+"""The lines of the sealed file of this number, from 1 on."""
+
+
+def sealed_in(version: Path) -> ReadSealed:
+    """Sealed files in a version's folder."""
+    return lambda number: (version / sealed_file(number)).read_text(encoding="utf-8")
+
+
+def ledger_entries(
+    sealed: ReadSealed, state: TableState, pipeline: str, target: str
+) -> Iterator[LedgerEntry]:
     """The committed batches of a pipeline and target, newest first."""
     for entry in reversed(state.ledger):
         if (entry.pipeline, entry.target) == (pipeline, target):
             yield entry
     for number in range(state.sealed, 0, -1):
-        for line in reversed((version / sealed_file(number)).read_text(encoding="utf-8").splitlines()):
+        for line in reversed(sealed(number).splitlines()):
             entry = entry_from_json(json.loads(line))
             if (entry.pipeline, entry.target) == (pipeline, target):
                 yield entry
 
 
-def ledger_holds(version: Path, state: TableState, pipeline: str, target: str, batch_key: str) -> bool:
+def ledger_holds(sealed: ReadSealed, state: TableState, pipeline: str, target: str, batch_key: str) -> bool:
     """Whether the batch was committed before."""
     wanted = (pipeline, target, batch_key)
     if any((e.pipeline, e.target, e.batch_key) == wanted for e in state.ledger):
         return True
     needle = json.dumps(batch_key)
     for number in range(1, state.sealed + 1):
-        text = (version / sealed_file(number)).read_text(encoding="utf-8")
+        text = sealed(number)
         if needle in text:
             entries = (entry_from_json(json.loads(line)) for line in text.splitlines() if needle in line)
             if any((e.pipeline, e.target, e.batch_key) == wanted for e in entries):

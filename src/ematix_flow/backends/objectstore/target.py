@@ -1,12 +1,10 @@
-"""A folder of files as a target: the commit protocol over versions of a table's folder."""
+"""Folders of files as a target: the commit protocol over versions of a table's folder."""
 
 from __future__ import annotations
 
-import logging
-import shutil
+import copy
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,27 +21,16 @@ from ematix_flow.backends.base import (
     TablePlan,
     Target,
 )
-from ematix_flow.backends.objectstore.diskfailures import told_of
+from ematix_flow.backends.objectstore.homes import FilesRoot
 from ematix_flow.backends.objectstore.loading import FilesLoad
+from ematix_flow.backends.objectstore.localroot import LocalRoot
 from ematix_flow.backends.objectstore.partitions import check_partition_columns
-from ematix_flow.backends.objectstore.places import HIDDEN, stem
 from ematix_flow.backends.objectstore.staging import FilesStaging
 from ematix_flow.backends.objectstore.tables import FilesTables
-from ematix_flow.backends.objectstore.tablestate import ledger_entries
-from ematix_flow.backends.objectstore.versions import (
-    Version,
-    current_version,
-    remember_target,
-    remembered_target,
-    remove_replaced,
-    remove_unpublished,
-    settle,
-    table_lock,
-)
 from ematix_flow.errors import Unsupported
+from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.watermarks import Watermark
-from ematix_flow.state.locks import hold_file_lock
 from ematix_flow.strategies.matching import Matching
 
 if TYPE_CHECKING:
@@ -51,15 +38,18 @@ if TYPE_CHECKING:
 
 MODES = ("append", "truncate")
 
-_log = logging.getLogger(__name__)
 
-
-class LocalFilesTarget(Target):
+class FilesTarget(Target):
     """Tables as folders of files of one format under one root."""
 
-    def __init__(self, root: Path, format: str) -> None:
-        self._root = root
+    def __init__(self, root: FilesRoot, format: str) -> None:
+        self._root, self._format = root, format
         self._tables = FilesTables(root, format)
+
+    def with_files(self, files: FileOptions) -> FilesTarget:
+        found = copy.copy(self)
+        found._tables = FilesTables(self._root, self._format, files)
+        return found
 
     def inspect(self, table: TableSpec) -> LiveTable | None:
         return self._tables.inspect(table)
@@ -72,32 +62,28 @@ class LocalFilesTarget(Target):
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:
         self._tables.change(table, plan)
 
+    def remarks(self) -> tuple[str, ...]:
+        return self._root.remarks()
+
     # -------------------------------------------------------------- lock, ledger, watermark
 
-    @contextmanager
-    def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
-        folder = self._root / HIDDEN / "locks"
-        with told_of(folder, "this run has not begun; the target is untouched"):
-            folder.mkdir(parents=True, exist_ok=True)
-        with hold_file_lock(folder, pipeline, target, str(run_id)):
-            yield
+    def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> AbstractContextManager[None]:
+        return self._root.lock(pipeline, target, run_id)
 
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
-        version = self._version_of(pipeline, target)
+        home = self._root.remembered(pipeline, target)
+        version = home.current() if home is not None else None
         return version.state.watermark(pipeline, target, column) if version is not None else None
 
     def ledger(
         self, pipeline: str, target: str, *, run_id: str | None = None, limit: int = 100
     ) -> list[LedgerEntry]:
-        version = self._version_of(pipeline, target)
-        if version is None:
+        home = self._root.remembered(pipeline, target)
+        version = home.current() if home is not None else None
+        if home is None or version is None:
             return []
-        entries = ledger_entries(version.path, version.state, pipeline, target)
+        entries = home.ledger(version, pipeline, target)
         return list(islice((e for e in entries if run_id is None or e.run_id == run_id), limit))
-
-    def _version_of(self, pipeline: str, target: str) -> Version | None:
-        place = remembered_target(self._root, pipeline, target)
-        return current_version(place) if place is not None else None
 
     # -------------------------------------------------------------- staging and apply
 
@@ -105,61 +91,37 @@ class LocalFilesTarget(Target):
         if load.mode not in MODES:
             raise Unsupported(f"files know the modes {' and '.join(MODES)}, not {load.mode!r}")
         check_partition_columns(load.table.with_load_columns(), load.partition_by)
-        place = self._tables.place(load.table)
-        attempt = f"{load.run_id.hex[:12]}-{uuid.uuid4().hex[:8]}"
-        folder = self._staging_root / f"{stem(load.pipeline, load.target)}_{attempt}"
-        with told_of(folder, f"{load.table.label} is unchanged"):
-            layout = self._tables.layout_of(load)
-            folder.mkdir(parents=True)
+        home = self._root.home(load.table)
+        with self._root.told(f"{load.table.label} is unchanged"):
+            staging = self._root.new_staging(load, self._tables.layout_of(load))
             if not load.dry_run:
-                remember_target(place, load.pipeline, load.target)
-        return FilesStaging(
-            folder=str(folder),
-            attempt=attempt,
-            layout=layout,
-            run_id=str(load.run_id),
-            loaded_at=load.loaded_at,
-            mark=load.range.column if load.range else None,
-            low=load.range.low if load.range and load.mode == "append" else None,
-        )
+                self._root.remember(home, load.pipeline, load.target)
+        return staging
 
     def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:
         if isinstance(rows, SameDatabaseRows):
             raise Unsupported("a folder of files cannot compute rows itself", state="nothing was touched")
-        staging, place = _ours(rows.staging), self._tables.place(load.table)
-        parts = [staging.read(part) for part in rows.parts]
-        with told_of(place.folder, f"{load.table.label} is unchanged"):
+        staging, home = rows.staging, self._root.home(load.table)
+        assert isinstance(staging, FilesStaging)
+        with self._root.told(f"{load.table.label} is unchanged"), staging.scratch() as scratch:
+            parts = [staging.read(part, scratch) for part in rows.parts]
             if load.dry_run:
-                there = self._tables.look_at(place, load.table)
-                return FilesLoad(place, load, staging, parts, there).rehearse()
-            with table_lock(place):
-                base = self._tables.ensure(place, load.table)
+                there = self._tables.look_at(home, load.table)
+                return FilesLoad(home, load, staging, parts, there, scratch).rehearse()
+            with home.locked():
+                base = self._tables.ensure(home, load.table)
                 faults.point("apply.began")
-                return FilesLoad(place, load, staging, parts, base).carry_out()
+                return FilesLoad(home, load, staging, parts, base, scratch).carry_out()
 
     def drop_staging(self, staging: Staging) -> None:
-        folder = Path(_ours(staging).folder)
-        try:
-            shutil.rmtree(folder)
-        except FileNotFoundError:
-            return
-        except OSError as error:  # a load that is committed must not be called failed; the next run sweeps
-            _log.warning("staging %s could not be removed and is left to the next run: %s", folder, error)
+        self._root.drop_staging(staging)
 
     def sweep(self, pipeline: str, target: str) -> list[str]:
-        place = remembered_target(self._root, pipeline, target)
-        swept: list[str] = []
-        with told_of(self._root, "the table is unchanged"):
-            if self._staging_root.is_dir():
-                for folder in sorted(self._staging_root.glob(f"{stem(pipeline, target)}_*")):
-                    shutil.rmtree(folder)
-                    swept.append(f"staging {folder.name}")
-            if place is not None and place.home.is_dir():
-                with table_lock(place):
-                    settle(place)
-                    left = remove_unpublished(place)
-                    swept += [f"unpublished version {name} of {place.name}" for name in left]
-                    remove_replaced(place)
+        home = self._root.remembered(pipeline, target)
+        with self._root.told("the table is unchanged"):
+            swept = self._root.sweep_staging(pipeline, target)
+            if home is not None:
+                swept += self._root.sweep_home(home, pipeline, target)
         return swept
 
     def run_sql(self, sql: str) -> int:
@@ -168,11 +130,9 @@ class LocalFilesTarget(Target):
             next_step="compute it in the pipeline's own SQL, or in a pipeline that reads the folder",
         )
 
-    @property
-    def _staging_root(self) -> Path:
-        return self._root / HIDDEN / "staging"
 
+class LocalFilesTarget(FilesTarget):
+    """Under a folder of a disk."""
 
-def _ours(staging: Staging) -> FilesStaging:
-    assert isinstance(staging, FilesStaging)
-    return staging
+    def __init__(self, root: Path, format: str) -> None:
+        super().__init__(LocalRoot(root), format)

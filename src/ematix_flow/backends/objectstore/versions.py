@@ -105,7 +105,7 @@ def link_files(place: Place, files: Iterable[DataFile]) -> Path:
     for file in files:
         to = path / "data" / file.name
         to.parent.mkdir(parents=True, exist_ok=True)
-        link(file.path, to)
+        link(file.on_disk, to)
     faults.point("files.version_written")
     return path
 
@@ -180,6 +180,7 @@ def publish(place: Place, version: Version) -> None:
         ) from error
     flush_to_disk(place.home)
     faults.point("files.before_publish")
+    place.require_own()  # a load through another root has another lock
     if place.folder.is_symlink() or not place.folder.exists():
         os.replace(pointer, place.folder)
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +16,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ematix_flow.backends.conform import rejected
 from ematix_flow.backends.objectstore import cells
-from ematix_flow.backends.objectstore.filelayout import EXTENSIONS, FileLayout, storage_type
+from ematix_flow.backends.objectstore.filelayout import EXTENSIONS, FILE_BYTES, FileLayout, storage_type
 from ematix_flow.backends.objectstore.partitions import split
+from ematix_flow.errors import RowRejected
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.watermarks import Watermark
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FILE_BYTES = 256 * 1024 * 1024
 ROW_GROUP_ROWS = 524_288  # smaller ones cost a third more time and a fifth more space
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 BUFFERED_BYTES = 128 * 1024 * 1024  # in all open files together
@@ -207,11 +208,23 @@ class _OpenFile:
         return WrittenFile(self.name, self.rows, self.path.stat().st_size, highest)
 
 
+Finished = Callable[[Path, str], None]
+"""Called with each file that is finished, and its name below the table's folder."""
+
+
 class RollingFiles:
     """The files of one part: a new one when the last has grown to its size, one a partition."""
 
-    def __init__(self, folder: Path, prefix: str, layout: FileLayout, mark: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        prefix: str,
+        layout: FileLayout,
+        mark: str | None = None,
+        finished: Finished | None = None,
+    ) -> None:
         self._folder, self._prefix, self._layout = folder, prefix, layout
+        self._finished = finished
         self._mark = layout.column(mark) if mark is not None else None
         self._open: dict[str, _OpenFile] = {}  # by partition folder, the least recently used first
         self._done: list[WrittenFile] = []
@@ -249,7 +262,10 @@ class RollingFiles:
         return _OpenFile(self._folder, name, self._layout)
 
     def _finish(self, partition: str) -> None:
-        self._done.append(self._open.pop(partition).finish(self._mark))
+        file = self._open.pop(partition)
+        self._done.append(file.finish(self._mark))
+        if self._finished is not None:
+            self._finished(file.path, file.name)
 
     def _bound_memory(self) -> None:
         if sum(file.writer.waiting for file in self._open.values()) > BUFFERED_BYTES:
@@ -272,6 +288,24 @@ def check_values(batch: pa.RecordBatch, layout: FileLayout, offset: int) -> None
             times = column.type.kind in ("date", "timestamp", "timestamp_tz")
             if times and column.name in batch.schema.names:
                 _check_orc_time(batch.column(column.name), column, offset)
+    if layout.format == "csv" and layout.csv.null:
+        for column in layout.stored:
+            if column.name in batch.schema.names:
+                _check_null_mark(batch.column(column.name), column, offset, layout.csv.null)
+
+
+def _check_null_mark(array: pa.Array, column: ColumnSpec, offset: int, null: str) -> None:
+    """Quotes tell a text from a null, but Spark, like other readers, looks at what is in them alone."""
+    import pyarrow.compute as pc
+
+    index = pc.index(cells.cells(array, column), null).as_py()
+    if index >= 0:
+        raise RowRejected(
+            f"column {column.name!r}, row {offset + index + 1:,} of what was read: the value {null!r} is "
+            "what nulls are written as, and would be read back as one",
+            next_step="choose a csv_null_value= that no value is (a table that is there takes it with "
+            "mode='truncate'), or change such values in the SQL",
+        )
 
 
 def _check_orc_time(array: pa.Array, column: ColumnSpec, offset: int) -> None:

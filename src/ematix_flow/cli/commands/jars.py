@@ -8,7 +8,7 @@ import typer
 
 from ematix_flow.cli.group import new_app
 from ematix_flow.cli.options import OutputOption
-from ematix_flow.cli.output import Column, status_column, write_json, write_table
+from ematix_flow.cli.output import Column, size, status_column, write_json, write_table
 from ematix_flow.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def list_jars(
         status_column("here"),
     )
     rows = [
-        (jar.artifact.backend, jar.artifact, _size(jar.artifact.size), "ok" if jar.present else "no")
+        (jar.artifact.backend, jar.artifact, size(jar.artifact.size), "ok" if jar.present else "no")
         for jar in found
     ]
     write_table(columns, rows)
@@ -57,7 +57,7 @@ def fetch(groups: GroupsArgument = None, output: OutputOption = "text") -> None:
     from ematix_flow.engine.jars import fetch as bring
 
     def heard(artifact: Artifact, done: int, total: int) -> None:
-        say(f"{done} of {total}: {artifact} ({_size(artifact.size)})")
+        say(f"{done} of {total}: {artifact} ({size(artifact.size)})")
 
     found = bring(groups or None, heard)
     if output == "json":
@@ -76,7 +76,3 @@ def _as_json(jar: JarStatus) -> dict[str, Any]:
         "present": jar.present,
         "path": str(jar.path),
     }
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size / 1e3:,.1f} kB"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,6 +12,11 @@ from ematix_flow.spec.connections.base import Connection, Properties, decoded
 from ematix_flow.spec.connections.formats import FORMAT_ALIASES, FORMATS, format_from_path
 from ematix_flow.spec.connections.references import has_reference
 from ematix_flow.spec.connections.urls import UrlPieces
+
+_WEB = re.compile(r"https?://.", re.IGNORECASE)
+_BUCKET = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}|arn:\S+"
+)  # an access point has a name of the second kind
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -25,10 +31,12 @@ class _LocalConnection(Connection):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class _S3Connection(Connection):
+class S3Connection(Connection):
     """A bucket. Without keys the default credential chain is used: environment, profile, role.
 
     ``endpoint`` is for servers that are not Amazon's; ``path_style`` is then true unless given.
+    ``anonymous`` sends requests without a signature, for public buckets; with ``requester_pays`` the one
+    who asks pays for the requests.
     """
 
     required: ClassVar[tuple[str, ...]] = ("bucket",)
@@ -44,6 +52,8 @@ class _S3Connection(Connection):
     path_style: bool | None = None
     verify_tls: bool = True
     ca_cert_path: str = ""
+    anonymous: bool = False
+    requester_pays: bool = False
 
     @classmethod
     def fields_from_url(cls, url: UrlPieces) -> dict[str, object]:
@@ -60,8 +70,22 @@ class _S3Connection(Connection):
             raise self._wrong("session_token is given without access_key_id")
         if self.profile and self.access_key_id:
             raise self._wrong("give profile or access keys, not both")
-        if self.endpoint and not has_reference(self.endpoint) and "://" not in self.endpoint:
+        if self.anonymous and (self.profile or self.access_key_id):
+            raise self._wrong("give anonymous or credentials, not both")
+        if self.endpoint and not has_reference(self.endpoint) and not _WEB.match(self.endpoint):
             raise self._wrong("endpoint needs http:// or https://", next_step='write  endpoint = "https://…"')
+        if self.bucket and not has_reference(self.bucket) and not _BUCKET.fullmatch(self.bucket):
+            raise self._wrong(
+                f"{self.bucket!r} cannot be the name of a bucket",
+                next_step='write the name alone:  bucket = "my-bucket", and the rest as  prefix = "…"',
+            )
+        parts = self.prefix.strip("/").split("/")
+        if self.prefix.strip("/") and not has_reference(self.prefix) and {"", ".", ".."} & set(parts):
+            # a key may hold such parts, and Spark's paths leave them out: it would look elsewhere
+            raise self._wrong(
+                f"prefix {self.prefix!r} has a part that is empty, '.' or '..'",
+                next_step='write the folders alone, as in  prefix = "raw/events"',
+            )
 
     @property
     def uses_path_style(self) -> bool:
@@ -80,7 +104,7 @@ class DeltaLocalConnection(_LocalConnection):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class DeltaS3Connection(_S3Connection):
+class DeltaS3Connection(S3Connection):
     """Delta tables under a prefix of a bucket."""
 
     kind: ClassVar[str] = "delta_s3"
@@ -104,7 +128,7 @@ class ObjectStoreLocalConnection(_LocalConnection):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ObjectStoreS3Connection(_S3Connection):
+class ObjectStoreS3Connection(S3Connection):
     """Files under a prefix of a bucket. Without a ``format`` the prefix's extension says it, else Parquet."""
 
     kind: ClassVar[str] = "object_store_s3"
@@ -124,7 +148,8 @@ class ObjectStoreS3Connection(_S3Connection):
 class IcebergConnection(Connection):
     """An Iceberg catalog: ``rest``, ``hive``, ``glue``, ``jdbc``, or ``hadoop`` for a plain folder.
 
-    ``properties`` are handed to the catalog as they are.
+    ``properties`` are handed to the catalog as they are. ``staging`` is the folder or ``s3://`` place for
+    rows on their way, locks and journals; without it they lie in the warehouse, when that is such a place.
     """
 
     kind: ClassVar[str] = "iceberg"
@@ -137,6 +162,7 @@ class IcebergConnection(Connection):
     uri: str = ""
     warehouse: str = ""
     namespace: str = ""
+    staging: str = ""
     token: str = ""
     credential: str = ""
     endpoint: str = ""

@@ -35,7 +35,7 @@ class SparkFunctions(Functions):
 
     def type_name(self, data_type: DataType) -> str:
         if data_type.kind == "numeric":
-            return f"DECIMAL({data_type.precision}, {data_type.scale})"
+            return f"DECIMAL({data_type.precision},{data_type.scale})"
         return _TYPES[data_type.kind]
 
     def trim(self, tree: exp.Expression) -> exp.Expression:

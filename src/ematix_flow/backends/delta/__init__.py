@@ -1,0 +1,1 @@
+"""Delta Lake: tables as folders of Parquet with a log of commits, written by Spark."""

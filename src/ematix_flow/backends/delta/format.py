@@ -1,0 +1,231 @@
+"""Delta tables as the lake's core sees them: by path, one commit a statement, the commit's token in its log.
+
+A commit carries our number of it as ``txn`` of the table, so that Delta itself refuses one that is there
+already, and lets of two at once only one through.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from ematix_flow.backends.delta.log import LOG, is_table, versions
+from ematix_flow.backends.delta.tables import DeltaTables, plain_file
+from ematix_flow.backends.delta.upkeep import DeltaUpkeep
+from ematix_flow.backends.lake.actions import Changes, fresh_view, merge_sql
+from ematix_flow.backends.lake.dialect import LakeDialect
+from ematix_flow.backends.lake.frames import conformed
+from ematix_flow.backends.lake.journal import Commit
+from ematix_flow.backends.lake.session import with_settings
+from ematix_flow.backends.lake.table import Compacted, LakeFormat, Snapshot
+from ematix_flow.backends.query_tables import Name
+from ematix_flow.backends.stores.base import Store
+from ematix_flow.backends.stores.folders import folders_below, is_hidden, table_folder
+from ematix_flow.backends.table_plans import column_definition
+from ematix_flow.backends.upkeep import Size
+from ematix_flow.errors import PlanError
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.strategies.sql import identifier
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_APPLICATION = "ematix_flow"
+_CONFLICTS = (
+    "DELTA_CONCURRENT",
+    "DELTA_METADATA_CHANGED",
+    "DELTA_PROTOCOL_CHANGED",
+    "io.delta.exceptions.Concurrent",
+)
+_LOOKED_AT = 30  # the newest commits are looked at in the log itself, older ones by its history
+_NUMBER = re.compile(rf'"txn":\{{"appId":"{_APPLICATION}","version":(\d+)')
+_WRITE = "spark.databricks.delta.write"
+_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_UNMAPPED = re.compile(r"[ ,;{}()\n\t=]")  # Delta keeps such names only apart from the files' own
+
+
+class DeltaFormat(LakeFormat):
+    name = "Delta Lake"
+    levels = "/"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._dialect = LakeDialect()
+
+    def table(self, table: TableSpec) -> exp.Table:
+        return exp.Table(this=identifier(self._uri(table)), db=identifier("delta"))
+
+    def named(self, name: Name) -> str:
+        return f"delta.{self._dialect.quote(self._store.uri(DeltaTables(self._store).folder(name)))}"
+
+    def folder(self, spark: SparkSession, table: TableSpec) -> tuple[Store, str]:
+        return self._store, "/".join(table_folder(table))
+
+    def _uri(self, table: TableSpec) -> str:
+        return self._store.uri("/".join(table_folder(table)))
+
+    def _versions(self, table: TableSpec) -> list[int]:
+        return versions(self._store, "/".join(table_folder(table)))
+
+    def require_separate(self, table: TableSpec) -> None:
+        parts = table_folder(table)
+        around = ["/".join(parts[:size]) for size in range(1, len(parts))]
+        own = "/".join(parts)
+        is_there = is_table(self._store, own)
+        # below a table lie its own folders, and they may be many
+        within = [f"{own}/{n}" for n in self._store.folders(own) if not is_hidden(n)] if is_there else []
+        for folder in (*around, *within):
+            if is_table(self._store, folder):
+                raise _one_in_the_other(table, own, folder)
+        for folder, inside in () if is_there else folders_below(self._store, own, table):
+            if folder != own and LOG in inside and is_table(self._store, folder):
+                raise _one_in_the_other(table, own, folder)
+            other = plain_file(self._store, folder, inside)
+            if other is not None:
+                shown = f"{folder}/{other}".removeprefix(f"{own}/")
+                raise PlanError(
+                    f"{self._uri(table)} is no Delta table and holds {shown!r}, "
+                    "which upkeep of one would remove",
+                    where=table.where,
+                    next_step="move what lies there away, or choose another schema or name",
+                )
+
+    def snapshot(self, spark: SparkSession, table: TableSpec) -> Snapshot | None:
+        versions = self._versions(table)
+        if not versions:
+            return None
+        return Snapshot(str(versions[-1]), self._read(spark, table).schema)
+
+    def frame(self, spark: SparkSession, table: TableSpec, snapshot: Snapshot) -> DataFrame:
+        # not by its version: Delta keeps the newest state of a table at hand, and works out any other anew
+        return self._read(spark, table)
+
+    def is_current(self, spark: SparkSession, table: TableSpec, snapshot: Snapshot | None) -> bool:
+        versions = self._versions(table)
+        return str(versions[-1]) == snapshot.version if snapshot and versions else not (snapshot or versions)
+
+    def _read(self, spark: SparkSession, table: TableSpec) -> DataFrame:
+        return spark.read.format("delta").load(self._uri(table))
+
+    def partitions(self, spark: SparkSession, table: TableSpec) -> tuple[str, ...]:
+        detail = spark.sql(f"DESCRIBE DETAIL {self._dialect.render(self.table(table))}")
+        return tuple(detail.select("partitionColumns").collect()[0][0])
+
+    def create_sql(self, table: TableSpec, partition_by: Sequence[str]) -> str:
+        # staging refuses nulls; a constraint that Spark cannot read back could never be compared or relaxed
+        lines = [column_definition(self._dialect, replace(item, nullable=True)) for item in table.columns]
+        name = self._dialect.render(self.table(table))
+        sql = f"CREATE TABLE IF NOT EXISTS {name} (\n  " + ",\n  ".join(lines) + "\n) USING delta"
+        if partition_by:
+            sql += f" PARTITIONED BY ({', '.join(self._dialect.quote(n) for n in partition_by)})"
+        for key, value in _properties(table.column_names).items():
+            sql += f" TBLPROPERTIES ('{key}' = '{value}')"
+        return sql
+
+    def create(self, spark: SparkSession, table: TableSpec, partition_by: Sequence[str]) -> None:
+        # the statement takes a folder in which anything lies, our journal for one, for a table that is there
+        empty = conformed(spark, None, table).write.format("delta").mode("ignore")
+        empty.options(**_properties(table.column_names)).partitionBy(*partition_by).save(self._uri(table))
+
+    def prepare(self, spark: SparkSession, table: TableSpec, action: str, column: str) -> None:
+        wanted = {"delta.enableTypeWidening": "true"} if action == "widen_column" else _properties([column])
+        name = self._dialect.render(self.table(table))
+        there = spark.sql(f"DESCRIBE DETAIL {name}").select("properties").collect()[0][0] if wanted else {}
+        for key, value in wanted.items():
+            if there.get(key) != value:
+                spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{key}' = '{value}')")
+
+    # -------------------------------------------------------------- commits
+
+    def append(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
+        self._save(table, rows, commit, "append")
+
+    def replace(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
+        self._save(table, rows, commit, "overwrite")
+
+    def _save(self, table: TableSpec, rows: DataFrame, commit: Commit, mode: str) -> None:
+        rows.write.format("delta").mode(mode).options(
+            partitionOverwriteMode="static",  # all rows go, whatever a session is set to
+            txnAppId=_APPLICATION,
+            txnVersion=commit.number,
+            userMetadata=commit.token,
+        ).save(self._uri(table))
+
+    def merge(self, spark: SparkSession, table: TableSpec, changes: Changes, commit: Commit) -> None:
+        view = fresh_view("changes")
+        changes.frame.createOrReplaceTempView(view)
+        try:
+            with with_settings(spark, _carried(commit)):
+                spark.sql(merge_sql(self._dialect, self.table(table), view, changes))
+        finally:
+            spark.catalog.dropTempView(view)
+
+    def has_commit(self, spark: SparkSession, table: TableSpec, token: str) -> bool:
+        folder, versions = "/".join(table_folder(table)), self._versions(table)
+        for version in reversed(versions[-_LOOKED_AT:]):
+            if token in self._store.read(f"{folder}/{LOG}/{version:020d}.json").split("\n", 1)[0]:
+                return True
+        if len(versions) <= _LOOKED_AT:
+            return False
+        history = spark.sql(f"DESCRIBE HISTORY {self._dialect.render(self.table(table))}")
+        return history.where(history["userMetadata"] == token).limit(1).count() > 0
+
+    def newest_load(self, spark: SparkSession, table: TableSpec) -> int:
+        folder = "/".join(table_folder(table))
+        for version in reversed(self._versions(table)[-_LOOKED_AT:]):
+            found = _NUMBER.search(self._store.read(f"{folder}/{LOG}/{version:020d}.json"))
+            if found:
+                return int(found[1])
+        return 0
+
+    def is_conflict(self, error: Exception) -> bool:
+        told = str(error)
+        return any(sign in told for sign in _CONFLICTS)
+
+    # -------------------------------------------------------------- upkeep
+
+    def compact(
+        self, spark: SparkSession, table: TableSpec, zorder: Sequence[str], *, dry_run: bool
+    ) -> Compacted:
+        upkeep = self._upkeep(spark, table)
+        return upkeep.would_compact(zorder) if dry_run else upkeep.compact(zorder)
+
+    def retention(self, spark: SparkSession, table: TableSpec) -> dt.timedelta:
+        return self._upkeep(spark, table).retention()
+
+    def clean(
+        self, spark: SparkSession, table: TableSpec, retain: dt.timedelta | None, *, dry_run: bool
+    ) -> Size:
+        upkeep = self._upkeep(spark, table)
+        return upkeep.would_clean(retain) if dry_run else upkeep.clean(retain)
+
+    def _upkeep(self, spark: SparkSession, table: TableSpec) -> DeltaUpkeep:
+        name = self._dialect.render(self.table(table))
+        return DeltaUpkeep(spark, self._store, "/".join(table_folder(table)), name)
+
+
+def _one_in_the_other(table: TableSpec, own: str, folder: str) -> PlanError:
+    return PlanError(
+        f"{own!r} and {folder!r} would lie one in the other, and both are Delta tables",
+        where=table.where,
+        next_step="choose another schema or name",
+    )
+
+
+def _properties(columns: Iterable[str]) -> dict[str, str]:
+    mapped = any(_UNMAPPED.search(name) for name in columns)
+    return {"delta.columnMapping.mode": "name"} if mapped else {}
+
+
+def _carried(commit: Commit) -> dict[str, str]:
+    """Settings by which the next statement of a session commits with the number and the token."""
+    return {
+        f"{_WRITE}.txnAppId": _APPLICATION,
+        f"{_WRITE}.txnVersion": str(commit.number),
+        _METADATA: commit.token,
+    }

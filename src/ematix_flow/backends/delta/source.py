@@ -1,0 +1,93 @@
+"""Delta tables as a source: found by their folders, read by Spark as they are now or as of a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from ematix_flow.backends.base import SparkSource
+from ematix_flow.backends.delta.log import LOG, first_and_last
+from ematix_flow.backends.delta.tables import DeltaTables
+from ematix_flow.backends.query_tables import Moment, Name, chosen_columns, query_frame
+from ematix_flow.backends.refusals import text
+from ematix_flow.backends.stores.base import Store
+from ematix_flow.errors import SourceFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_NO_MOMENT = (
+    "DELTA_VERSION_NOT_FOUND",
+    "DELTA_TIMESTAMP_",
+    "DELTA_TIME_TRAVEL_",
+    "DELTA_UNSUPPORTED_TIME_TRAVEL",
+)
+
+_UNCHANGED_SINCE = "DELTA_TIMESTAMP_GREATER_THAN_COMMIT"
+
+
+class DeltaSource(SparkSource):
+    """Tables under one root, read by Spark: ``FROM sales.orders`` is the folder ``sales/orders``."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._tables = store, DeltaTables(store)
+
+    def table_query(self, table: str, columns: Sequence[tuple[str, str]]) -> str:
+        return chosen_columns(table, columns)
+
+    def frame(self, spark: SparkSession, sql: str) -> DataFrame:
+        return query_frame(
+            spark,
+            sql,
+            lambda name: spark.read.format("delta").load(self._store.uri(self._tables.folder(name))),
+            lambda name, moment: self._read_at(spark, name, moment),
+        )
+
+    def _read_at(self, spark: SparkSession, name: Name, moment: Moment) -> DataFrame:
+        from pyspark.errors import AnalysisException, IllegalArgumentException
+
+        folder, value = self._tables.folder(name), moment.value(spark)
+        # before Delta looks: of a time after the last commit this has all that was there by then
+        first, last = first_and_last(self._store, folder)
+        option = "versionAsOf" if moment.kind == "version" else "timestampAsOf"
+        try:
+            frame = self._load(spark, folder, option, value)
+        except (AnalysisException, IllegalArgumentException) as error:
+            if _UNCHANGED_SINCE in str(error) and not _is_to_come(spark, value):
+                frame = self._load(spark, folder, "versionAsOf", str(last))
+            elif any(sign in str(error) for sign in _NO_MOMENT):
+                raise SourceFailed(
+                    f"{'.'.join(name)!r} cannot be read at {moment.kind} {value}: {_said(str(error))}",
+                    next_step=f"name a version from {first} to {last}, or a time from the first of them on",
+                ) from error
+            else:
+                raise
+        self._require_files(name, folder, moment, frame)
+        return frame
+
+    def _load(self, spark: SparkSession, folder: str, option: str, value: str) -> DataFrame:
+        return spark.read.format("delta").option(option, value).load(self._store.uri(folder))
+
+    def _require_files(self, name: Name, folder: str, moment: Moment, frame: DataFrame) -> None:
+        """The log remembers a version for longer than its files are kept."""
+        wanted = {unquote(path.rsplit("/", 1)[-1]) for path in frame.inputFiles()}
+        there = {path.rsplit("/", 1)[-1] for path, _ in self._store.files_below(folder, without=(LOG,))}
+        gone = len(wanted - there)
+        if gone:
+            raise SourceFailed(
+                f"{'.'.join(name)!r} can no longer be read at {moment}: {gone} of its {len(wanted)} files "
+                "were removed when the table was maintained",
+                next_step="name a later moment; flow maintain --retain  says for how long files are kept",
+            )
+
+
+def _is_to_come(spark: SparkSession, time: str) -> bool:
+    asked = f"SELECT CAST({text(time)} AS TIMESTAMP) > current_timestamp()"
+    return bool(spark.sql(asked).collect()[0][0])
+
+
+def _said(text: str) -> str:
+    """What Delta says, in one line and without the name of the error."""
+    said = " ".join(text.split(" SQLSTATE")[0].split())
+    return (said.split("] ", 1)[-1] if said.startswith("[") else said).rstrip(".")

@@ -1,0 +1,1 @@
+"""Iceberg: tables of a catalog, written by Spark."""

@@ -1,0 +1,88 @@
+"""Iceberg as a backend: tables of a ``hadoop``, ``rest``, ``hive``, ``glue`` or ``jdbc`` catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ematix_flow.backends.base import Backend, SparkSource, Target
+from ematix_flow.backends.capabilities import Capabilities
+from ematix_flow.backends.iceberg.names import Namespaces
+from ematix_flow.backends.iceberg.places import folders_of, store_of, store_place, warehouse
+from ematix_flow.backends.iceberg.settings import catalog_name, files_conf, uses_s3
+from ematix_flow.backends.stores.local import LocalStore
+from ematix_flow.errors import Unsupported
+from ematix_flow.spec.connections import Connection
+from ematix_flow.spec.connections.lakes import IcebergConnection
+
+
+class IcebergBackend(Backend):
+    kind = "iceberg"
+    capabilities = Capabilities(
+        source=True,
+        strategies=frozenset({"append", "truncate", "merge", "scd2"}),
+        transactions=True,
+        same_db=False,
+        parallel_write=True,
+        shared_filesystem=True,
+    )
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        assert isinstance(connection, IcebergConnection)
+        self._iceberg = connection
+        self._store = store_of(connection)
+        self.jar_groups = ("iceberg", "s3") if uses_s3(connection) else ("iceberg",)
+        on_disk = isinstance(self._store, LocalStore)
+        self.capabilities = replace(IcebergBackend.capabilities, shared_filesystem=on_disk)
+
+    def spark_conf(self) -> Mapping[str, str]:
+        return files_conf(self._iceberg)
+
+    @property
+    def _namespaces(self) -> Namespaces:
+        catalog = self._iceberg
+        root = tuple(catalog.namespace.split(".")) if catalog.namespace else ()
+        return Namespaces(catalog_name(catalog), root, needed=catalog.catalog_type != "hadoop")
+
+    @property
+    def _label(self) -> str:
+        catalog = self._iceberg
+        return f"the {catalog.catalog_type} catalog {catalog.uri or warehouse(catalog)}"
+
+    def check(self) -> str:
+        from ematix_flow.backends.iceberg.reaching import reach
+
+        return reach(self._iceberg, self._store)
+
+    def identity(self) -> str:
+        catalog = self._iceberg
+        return f"iceberg:{catalog.catalog_type}:{catalog.uri}:{warehouse(catalog)}:{catalog.namespace}"
+
+    def source(self) -> SparkSource:
+        from ematix_flow.backends.iceberg.source import IcebergSource
+
+        return IcebergSource(self._iceberg, self._namespaces, self._label)
+
+    def target(self) -> Target:
+        from ematix_flow.backends.iceberg.format import IcebergFormat
+        from ematix_flow.backends.iceberg.target import IcebergTarget
+
+        if self._store is None:
+            raise self._no_store()
+        in_folders = self._iceberg.catalog_type == "hadoop" and not self._iceberg.staging
+        # by the warehouse and not by the address, which may change while the tables stay
+        journals = None if in_folders else warehouse(self._iceberg)
+        format = IcebergFormat(
+            self._namespaces, self._store, journals=journals, warehouse=folders_of(self._iceberg)
+        )
+        return IcebergTarget(self._iceberg, format, self._store, self.spark_conf())
+
+    def _no_store(self) -> Unsupported:
+        place = store_place(self._iceberg)
+        why = f"{place!r} is neither" if place else "its warehouse names neither"
+        return Unsupported(
+            f"connection {self.connection.name!r} cannot be loaded into: rows are staged, and loads locked "
+            f"and journaled, in a folder or an S3 bucket, and {why}",
+            next_step='give the connection one, as in  staging = "s3://bucket/prefix"',
+        )

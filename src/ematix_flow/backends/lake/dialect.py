@@ -1,0 +1,107 @@
+"""Spark's SQL for strategies and DDL.
+
+The tables that a strategy reads are views of one moment; ``views`` maps a table to its view while a load
+is applied.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Mapping
+from typing import Any
+
+from sqlglot import exp
+
+from ematix_flow.backends.lake.hashing import row_hash
+from ematix_flow.backends.lake.types import canonical_type
+from ematix_flow.backends.sql_session import SqlDialect
+from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.functions.spark import SparkFunctions
+from ematix_flow.strategies.row_hash import Columns
+from ematix_flow.strategies.sql import filled, identifier
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+
+TableName = tuple[str | None, str]
+
+
+class LakeDialect(SqlDialect):
+    """``named`` gives a table's name in SQL: a path for Delta, a name in a catalog for Iceberg."""
+
+    name = "spark"
+
+    def __init__(self, named: Mapping[TableName, exp.Table] | None = None) -> None:
+        self._named = dict(named or {})
+
+    def know(self, named: Mapping[TableName, exp.Table]) -> None:
+        """From now on these tables go by these names."""
+        self._named |= named
+
+    def table(self, schema: str | None, name: str) -> exp.Table:
+        found = self._named.get((schema, name))
+        if found is not None:
+            return found.copy()
+        return exp.Table(this=identifier(name), db=identifier(schema) if schema else None)
+
+    def native_type(self, data_type: DataType) -> str:
+        return SparkFunctions().type_name(data_type)
+
+    def canonical_type(self, native: str) -> DataType | None:
+        return canonical_type(native)
+
+    def add_clause(self, item: ColumnSpec) -> str:
+        # lakes add no column without nulls, to an empty table neither; staging refuses them
+        return f"ADD COLUMN {self.quote(item.name)} {self.native_type(item.type)}"
+
+    def literal(self, value: Any, data_type: DataType) -> exp.Expr:
+        if value is None:
+            return self._cast(exp.Null(), data_type)
+        if isinstance(value, bytes):
+            return exp.HexString(this=value.hex()) if value else self._cast(exp.Literal.string(""), data_type)
+        return self._cast(exp.Literal.string(_text(value)), data_type)
+
+    def comparable(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        return column
+
+    def moment(self, column: exp.Expr, data_type: DataType) -> exp.Expr:
+        # the session's time zone is UTC
+        return column if data_type.kind == "timestamp_tz" else self._cast(column, DataType("timestamp_tz"))
+
+    def shifted(self, moment: exp.Expr, seconds: float) -> exp.Expr:
+        exact = decimal.Decimal(round(seconds * 1_000_000)).scaleb(-6)
+        added = f"v + make_dt_interval(0, 0, 0, CAST('{exact:f}' AS DECIMAL(18,6)))"
+        return exp.paren(filled(added, moment, self.name))
+
+    def row_hash(self, columns: Columns) -> exp.Expr:
+        return row_hash(columns)
+
+    def to_python(self, value: Any, data_type: DataType) -> Any:
+        if value is None:
+            return None
+        if data_type.kind == "timestamp_tz":
+            return _EPOCH + dt.timedelta(microseconds=value)
+        return bytes(value) if data_type.kind == "bytes" else value
+
+    def fetched(self, value: exp.Expr, data_type: DataType) -> exp.Expr:
+        # PySpark gives moments in the local time of the machine, where an hour may come twice
+        return filled("unix_micros(v)", value, self.name) if data_type.kind == "timestamp_tz" else value
+
+    def converted(self, value: exp.Expr, item: ColumnSpec) -> exp.Expr:
+        return self._cast(value, item.type)
+
+    def _cast(self, value: exp.Expr, data_type: DataType) -> exp.Expr:
+        return exp.cast(value, SparkFunctions().type_name(data_type), dialect=self.name)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dt.datetime):
+        return value.isoformat(" ")
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,146 @@
+"""Keeping a lake table in shape: few files, none that nobody needs, a short journal.
+
+All is done while no load of ours applies to the table, removing old files too: a table may say, or a user may
+force, that files go which are younger than a load.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.lake.companion import UNTIL, with_lifetime
+from ematix_flow.backends.lake.dialect import LakeDialect
+from ematix_flow.backends.lake.journal import KEPT, Journal
+from ematix_flow.backends.lake.table import Compacted, LakeFormat
+from ematix_flow.backends.stores.base import Store
+from ematix_flow.backends.upkeep import Maintained, Size, Upkeep, in_words
+from ematix_flow.errors import TargetFailed, UsageError, did_you_mean
+from ematix_flow.spec.tables import TableSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TRIES = 4
+
+
+@dataclass(frozen=True)
+class Maintenance:
+    """Of one declared table. ``journal`` opens its journal anew."""
+
+    spark: SparkSession
+    format: LakeFormat
+    table: TableSpec
+    journal: Callable[[], Journal]
+    upkeep: Upkeep
+
+    def carry_out(self) -> list[Maintained]:
+        if self.format.snapshot(self.spark, self.table) is None:
+            return []
+        self._require_columns()
+        beside = self._beside()
+        self._require_kept_long_enough([self.table, *beside])
+        store, folder = self.format.folder(self.spark, self.table)
+        if self.upkeep.dry_run:
+            journal = self.journal()
+            compacted = [self._compact(self.table), *[self._compact(spec) for spec in beside]]
+            events = sum(self._ended(spec, journal.number) for spec in beside)
+            entries = max(0, len(journal.committed) - KEPT)
+        else:
+            with store.table_lock(folder):
+                journal = self.journal()
+                events = sum(self._tidy(spec, journal.number) for spec in beside)
+                compacted = [self._compact(self.table), *[self._compact(spec) for spec in beside]]
+                entries = journal.fold()
+        removed = self._clean([self.table, *beside], store, folder)
+        return [
+            Maintained(
+                spec.label,
+                change.before,
+                change.after,
+                gone,
+                change.small,
+                events if spec is not self.table else 0,
+                entries if spec is self.table else 0,
+            )
+            for spec, change, gone in zip([self.table, *beside], compacted, removed, strict=True)
+        ]
+
+    def _beside(self) -> list[TableSpec]:
+        companion = self.table.companion()
+        if companion is None:
+            return []
+        stored = with_lifetime(companion)
+        return [stored] if self.format.snapshot(self.spark, stored) is not None else []
+
+    def _require_columns(self) -> None:
+        known = self.table.with_load_columns().column_names
+        for name in self.upkeep.zorder:
+            if name not in known:
+                raise UsageError(
+                    f"{name!r} is no column of {self.table.label}.{did_you_mean(name, known)}",
+                    state="nothing was touched",
+                )
+        for name in self.format.partitions(self.spark, self.table) if self.upkeep.zorder else ():
+            if name in self.upkeep.zorder:
+                raise UsageError(
+                    f"{name!r} divides the files of {self.table.label}: each has one value of it",
+                    state="nothing was touched",
+                    next_step="leave it out of the columns to bring rows together by",
+                )
+
+    def _require_kept_long_enough(self, specs: Sequence[TableSpec]) -> None:
+        retain = self.upkeep.retain
+        if retain is None or self.upkeep.forced:
+            return
+        for spec in specs:
+            own = self.format.retention(self.spark, spec)
+            if retain < own:
+                raise UsageError(
+                    f"{spec.label} says that its files are kept for {in_words(own)}; to keep them for "
+                    f"{in_words(retain)} only takes them from under readers and writers that count on it",
+                    state="nothing was touched",
+                    next_step="give --force (force=True) when you know that there are none",
+                )
+
+    def _compact(self, spec: TableSpec) -> Compacted:
+        zorder = self.upkeep.zorder if spec is self.table else ()
+        for attempt in range(1, _TRIES + 1):
+            try:
+                return self.format.compact(self.spark, spec, zorder, dry_run=self.upkeep.dry_run)
+            except Exception as error:
+                if not self.format.is_conflict(error):
+                    raise
+                if attempt == _TRIES:
+                    raise TargetFailed(
+                        f"other writers changed {spec.label} during each of {_TRIES} tries to compact it",
+                        state=f"{spec.label} has every row; its files are as those writers left them",
+                        next_step="run it again when they are done",
+                    ) from error
+                time.sleep(0.2 * 2**attempt)
+        raise AssertionError("unreachable")
+
+    def _clean(self, specs: Sequence[TableSpec], store: Store, folder: str) -> list[Size]:
+        upkeep = self.upkeep
+        with nullcontext() if upkeep.dry_run else store.table_lock(folder):
+            self.journal()  # asks after commits without a mark, before anything forgets them
+            return [
+                self.format.clean(self.spark, spec, upkeep.retain, dry_run=upkeep.dry_run) for spec in specs
+            ]
+
+    # ------------------------------------------------------------------ events beside a history
+
+    def _ended(self, spec: TableSpec, number: int) -> int:
+        """Rows that counted until a load that is committed, and never will again."""
+        name = LakeDialect().render(self.format.table(spec))
+        return int(self.spark.sql(f"SELECT count(*) FROM {name} WHERE {UNTIL} <= {number}").collect()[0][0])
+
+    def _tidy(self, spec: TableSpec, number: int) -> int:
+        ended = self._ended(spec, number)
+        if ended:
+            name = LakeDialect().render(self.format.table(spec))
+            self.spark.sql(f"DELETE FROM {name} WHERE {UNTIL} <= {number}")
+        return ended

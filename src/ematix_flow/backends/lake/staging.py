@@ -1,0 +1,93 @@
+"""Staging of a lake table: Parquet files of the declared columns, one folder an attempt, written by tasks."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.base import StagedPart
+from ematix_flow.backends.stores.base import Store
+from ematix_flow.spec.tables import TableSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+STAGING = ".ematix_flow/staging"
+_FILE_BYTES = 256 * 1024 * 1024
+_ROW_GROUP_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class LakeStaging:
+    """One attempt's staging. A part is a folder of files; a part that failed half way is never read."""
+
+    store: Store
+    folder: str
+    table: TableSpec
+
+    def write(self, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
+        rows = written = 0
+        with tempfile.TemporaryDirectory(prefix="ematix-flow-") as scratch:
+            files = _Files(Path(scratch), self.store, f"{self.folder}/{part}", self.table.arrow_schema())
+            for batch in batches:
+                rows += batch.num_rows
+                files.write(batch)
+            written = files.close()
+        return StagedPart(part, rows, written)
+
+    def paths(self, parts: Iterable[StagedPart]) -> list[str]:
+        """What Spark reads; parts without rows have no file."""
+        return [self.store.uri(f"{self.folder}/{part.part}") for part in parts if part.rows]
+
+
+class _Files:
+    """Files of bounded size: each is written on this machine's disk and brought to the store when full."""
+
+    def __init__(self, scratch: Path, store: Store, folder: str, schema: pa.Schema) -> None:
+        import pyarrow as pa
+
+        self._scratch, self._store, self._folder = scratch, store, folder
+        self._schema = pa.schema([field.with_nullable(True) for field in schema])
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = self._count = self._bytes = 0
+        self._writer: pa.parquet.ParquetWriter | None = None
+        self._path = scratch / "part"
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes >= _ROW_GROUP_BYTES:
+            self._flush()
+
+    def close(self) -> int:
+        self._flush()
+        self._finish()
+        return self._bytes
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not self._waiting:
+            return
+        if self._writer is None:
+            self._count += 1
+            self._path = self._scratch / f"{self._count:05d}.parquet"
+            self._writer = pq.ParquetWriter(
+                str(self._path), self._schema, compression="zstd", store_decimal_as_integer=True
+            )
+        rows = pa.Table.from_batches([batch.cast(self._schema) for batch in self._waiting])
+        self._writer.write_table(rows)
+        self._waiting, self._waiting_bytes = [], 0
+        if self._path.stat().st_size >= _FILE_BYTES:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+            self._bytes += self._path.stat().st_size
+            self._store.upload(self._path, f"{self._folder}/{self._path.name}")

@@ -1,0 +1,81 @@
+"""A user's statement on lake tables: its names resolved under the connection, all else as it is written.
+
+One INSERT, UPDATE, DELETE or MERGE is one commit of one table. Anything else is refused: loads make and
+change tables, and `flow maintain` keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from ematix_flow.backends.query_tables import Name, moment_behind, name_parts, quoted
+from ematix_flow.errors import Unsupported
+
+_CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
+_BEGINS = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "WITH"})
+
+
+@dataclass(frozen=True)
+class Statement:
+    """``written`` is the table that it changes, as the user names it."""
+
+    sql: str
+    written: Name
+
+
+def place_statement(sql: str, named: Callable[[Name], str]) -> Statement:
+    """The statement with each table as ``named`` says; Unsupported when it is not one that changes rows."""
+    tree = _parsed(sql)
+    tokens = sqlglot.tokenize(sql, read="spark")
+    shared = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+    edits: list[tuple[int, int, str]] = []
+    renamed: set[Name] = set()
+    for table in tree.find_all(exp.Table):
+        if not isinstance(table.this, exp.Identifier) or (not table.db and table.name.lower() in shared):
+            continue
+        parts = name_parts(table)
+        name = tuple(part.name for part in parts)
+        start, end = parts[0].meta["start"], parts[-1].meta["end"] + 1
+        edits.append((start, end, named(name)))
+        if not table.alias and not (isinstance(tree, exp.Insert) and table is target):
+            behind = moment_behind(sql, tokens, table, end)[1]
+            edits.append((behind, behind, f" AS {quoted(name[-1])}"))
+            renamed.add(tuple(part.lower() for part in name))
+    for column in tree.find_all(exp.Column):
+        parts = name_parts(column)
+        if len(parts) > 1 and tuple(part.name.lower() for part in parts) in renamed:
+            edits.append((parts[0].meta["start"], parts[-1].meta["start"], ""))
+    return Statement(_edited(sql, edits), tuple(part.name for part in name_parts(target)))
+
+
+def _parsed(sql: str) -> exp.Expr:
+    trees: list[exp.Expr | None] = []
+    why = ""
+    try:
+        words = [token.text.upper() for token in sqlglot.tokenize(sql, read="spark")]
+        if words and words[0] in _BEGINS:
+            trees = [tree for tree in sqlglot.parse(sql, read="spark") if tree is not None]
+    except SqlglotError as error:
+        why = f": {str(error).splitlines()[0]}"
+    tree = trees[0] if len(trees) == 1 else None
+    if not isinstance(tree, _CHANGES):
+        raise Unsupported(
+            f"on a lake a statement is one INSERT, UPDATE, DELETE or MERGE, which is one commit{why}",
+            next_step="give several one by one; tables are made by loads and kept by  flow maintain",
+        )
+    return tree
+
+
+def _edited(sql: str, edits: list[tuple[int, int, str]]) -> str:
+    out: list[str] = []
+    at = 0
+    for start, end, text in sorted(edits, key=lambda edit: edit[:2]):
+        out += [sql[at:start], text]
+        at = end
+    return "".join([*out, sql[at:]])

@@ -1,0 +1,136 @@
+"""What a table format brings: where a table is, what it looks like, and its one commit."""
+
+from __future__ import annotations
+
+import datetime as dt
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from ematix_flow.backends.lake.actions import Changes
+from ematix_flow.backends.lake.journal import Commit
+from ematix_flow.backends.query_tables import Name
+from ematix_flow.backends.stores.base import Store
+from ematix_flow.backends.upkeep import SAFE, Size
+from ematix_flow.spec.tables import TableSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A table at one moment. ``version`` is the format's own name of it."""
+
+    version: str
+    schema: StructType
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """The files of the newest version. After a dry run ``small`` are those that would be written anew."""
+
+    before: Size
+    after: Size | None
+    small: int = 0
+
+
+class ChangedMeanwhile(Exception):
+    """Another writer committed to the table after it was read: the load is to be computed anew."""
+
+
+class LakeFormat(ABC):
+    """One table format under one connection. Every method takes the session it works in."""
+
+    name: str  # as a person knows it
+    levels = "."  # between the parts of a schema that has several
+
+    @abstractmethod
+    def table(self, table: TableSpec) -> exp.Table:
+        """How SQL names it. PlanError for a name that cannot be one."""
+
+    @abstractmethod
+    def named(self, name: Name) -> str:
+        """How SQL names the table that a user's statement calls so. SourceFailed when there is none."""
+
+    @abstractmethod
+    def folder(self, spark: SparkSession, table: TableSpec) -> tuple[Store, str]:
+        """Where the table lies, also before it is there: a store and the folder in it."""
+
+    def require_separate(self, table: TableSpec) -> None:
+        """PlanError for a table whose folder lies in another's, or around it: its upkeep would be theirs."""
+        return
+
+    @abstractmethod
+    def snapshot(self, spark: SparkSession, table: TableSpec) -> Snapshot | None:
+        """The table as it is now; None when there is none."""
+
+    @abstractmethod
+    def frame(self, spark: SparkSession, table: TableSpec, snapshot: Snapshot) -> DataFrame:
+        """Its rows at that moment, or at a later one: then `is_current` says so before anything is done."""
+
+    @abstractmethod
+    def is_current(self, spark: SparkSession, table: TableSpec, snapshot: Snapshot | None) -> bool:
+        """Whether nobody has committed to the table since; None is a table that is not there."""
+
+    @abstractmethod
+    def partitions(self, spark: SparkSession, table: TableSpec) -> tuple[str, ...]:
+        """The columns that the files of a table which is there are divided by."""
+
+    @abstractmethod
+    def create_sql(self, table: TableSpec, partition_by: Sequence[str]) -> str:
+        """The statement that makes the table, safe when it is there."""
+
+    def create(self, spark: SparkSession, table: TableSpec, partition_by: Sequence[str]) -> None:
+        """Make the table that `create_sql` tells of, unless it is there. Our journal lies there already."""
+        spark.sql(self.create_sql(table, partition_by))
+
+    def prepare(self, spark: SparkSession, table: TableSpec, action: str, column: str) -> None:
+        """Called before a column of the table is added or gets a wider type."""
+        return
+
+    @abstractmethod
+    def append(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
+        """Add rows in one commit."""
+
+    @abstractmethod
+    def replace(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
+        """Put these rows in the place of all others, in one commit."""
+
+    @abstractmethod
+    def merge(self, spark: SparkSession, table: TableSpec, changes: Changes, commit: Commit) -> None:
+        """Carry out the changes in one commit."""
+
+    @abstractmethod
+    def has_commit(self, spark: SparkSession, table: TableSpec, token: str) -> bool:
+        """Whether one of the table's commits carries the token."""
+
+    @abstractmethod
+    def newest_load(self, spark: SparkSession, table: TableSpec) -> int:
+        """The highest number of a load that the table's newest commits carry; 0 when none does."""
+
+    @abstractmethod
+    def is_conflict(self, error: Exception) -> bool:
+        """Whether a commit failed because another writer was first: then nothing of it was done."""
+
+    # -------------------------------------------------------------- upkeep
+
+    @abstractmethod
+    def compact(
+        self, spark: SparkSession, table: TableSpec, zorder: Sequence[str], *, dry_run: bool
+    ) -> Compacted:
+        """Bring small files together, in one commit that changes no row."""
+
+    def retention(self, spark: SparkSession, table: TableSpec) -> dt.timedelta:
+        """How long files stay that the newest version of a table which is there does not need."""
+        return SAFE
+
+    @abstractmethod
+    def clean(
+        self, spark: SparkSession, table: TableSpec, retain: dt.timedelta | None, *, dry_run: bool
+    ) -> Size:
+        """Remove files that only versions older than ``retain`` need, or none; None: as the table says."""

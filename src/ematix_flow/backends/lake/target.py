@@ -1,0 +1,406 @@
+"""A lake as a target: the commit protocol over tables that Spark writes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from ematix_flow import faults
+from ematix_flow.backends.alterations import altered
+from ematix_flow.backends.base import (
+    Applied,
+    LedgerEntry,
+    LiveTable,
+    Load,
+    SameDatabaseRows,
+    SparkTarget,
+    StagedRows,
+    Staging,
+    TableChange,
+    TablePlan,
+)
+from ematix_flow.backends.becoming_history import COLUMNS as VERSION_COLUMNS
+from ematix_flow.backends.lake.companion import is_companion, with_lifetime
+from ematix_flow.backends.lake.dialect import LakeDialect
+from ematix_flow.backends.lake.frames import conformed
+from ematix_flow.backends.lake.journal import LONG, Journal, open_journal
+from ematix_flow.backends.lake.loading import LakeLoad
+from ematix_flow.backends.lake.maintenance import Maintenance
+from ematix_flow.backends.lake.planning import loosely_stamped, with_partitions, without_keys
+from ematix_flow.backends.lake.session import SparkSqlSession
+from ematix_flow.backends.lake.staging import STAGING, LakeStaging
+from ematix_flow.backends.lake.statements import place_statement
+from ematix_flow.backends.lake.table import ChangedMeanwhile, LakeFormat, Snapshot
+from ematix_flow.backends.query_tables import Name
+from ematix_flow.backends.relational import RelationalTarget
+from ematix_flow.backends.sql_session import SqlSession
+from ematix_flow.backends.stores.base import Store
+from ematix_flow.backends.stores.folders import literal_path
+from ematix_flow.backends.table_diff import TableDiff
+from ematix_flow.backends.table_plans import unique_groups
+from ematix_flow.backends.upkeep import Maintainable, Maintained, Upkeep
+from ematix_flow.errors import FlowError, SchemaMismatch, TargetFailed, Unsupported
+from ematix_flow.spec.naming import distinct_name
+from ematix_flow.spec.tables import IS_CURRENT, ROW_HASH, VALID_FROM, ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.spec.watermarks import Watermark
+from ematix_flow.strategies.matching import Matching
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_TRIES = 5
+
+_log = logging.getLogger(__name__)
+_FILLED = (VALID_FROM, IS_CURRENT, ROW_HASH)  # in every version
+_NO_COLUMNS = (ColumnSpec("_", DataType("text")),)  # where a table is known by its name alone
+
+
+class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
+    """``conf`` is what a session needs to reach the lake; staging and locks lie in ``store``."""
+
+    dialect: LakeDialect
+    transactional_ddl = False
+
+    def __init__(self, format: LakeFormat, store: Store, conf: Mapping[str, str]) -> None:
+        self.dialect = LakeDialect()
+        self._format, self.store, self._conf = format, store, conf
+        self._start: Callable[[], SparkSession] | None = None
+        self._errors: Callable[[str], AbstractContextManager[None]] | None = None
+        self._own: tuple[SparkSession, SparkSession] | None = None
+        self._partition_by: tuple[str, ...] = ()
+
+    def use_spark(
+        self, spark: Callable[[], SparkSession], errors: Callable[[str], AbstractContextManager[None]]
+    ) -> None:
+        self._start, self._errors = spark, errors
+
+    def spark(self) -> SparkSession:
+        """A session of this target's own: its views and settings are seen by nobody else."""
+        assert self._start is not None, "use_spark comes first"
+        started = self._start()
+        if self._own is None or self._own[0] is not started:
+            self._own = started, _own_session(started, self._conf)
+        return self._own[1]
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        assert self._errors is not None
+        with self._errors(what):
+            yield
+
+    # -------------------------------------------------------------- tables
+
+    @contextmanager
+    def session(self) -> Iterator[SqlSession]:
+        with self._told(f"asking {self._format.name}"):
+            yield SparkSqlSession(self.spark())
+
+    def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
+        self.name_table(table)
+        _require_names_apart(table)
+        snapshot = self._format.snapshot(self.spark(), table)
+        if snapshot is not None:
+            return self._live(table, snapshot)
+        self._format.require_separate(table)
+        return None
+
+    def name_table(self, table: TableSpec) -> None:
+        """Let the dialect know how SQL names it."""
+        named = {(table.schema, table.name): self._format.table(table)}
+        companion = table.companion()
+        if companion is not None:
+            named[companion.schema, companion.name] = self._format.table(companion)
+        self.dialect.know(named)
+
+    def _live(self, table: TableSpec, snapshot: Snapshot) -> LiveTable:
+        """Lakes keep no keys: the declared ones are taken for granted, and a load keeps them."""
+        keyed = table.with_load_columns()
+        declared = {c.name: c.nullable for c in keyed.columns}
+        columns, native = [], {}
+        plain = self._has_plain_rows(table, snapshot)
+        for field in snapshot.schema.fields:
+            other = next((n for n in declared if n.lower() == field.name.lower() and n != field.name), None)
+            if other is not None:
+                raise SchemaMismatch(
+                    f"column {field.name!r} of {table.label} is declared as {other!r}, "
+                    "and Spark takes both for one",
+                    where=table.where,
+                    next_step=f"declare it as {field.name!r}",
+                )
+            shown = field.dataType.simpleString().upper()
+            native[field.name] = shown
+            found = self.dialect.canonical_type(shown) or DataType("json")
+            # a column that takes nulls may have been added to a table, or Delta may tell of no other:
+            # staging refuses what is not declared
+            nullable = field.nullable and declared.get(field.name, True)
+            if field.name in _FILLED and plain is not None:
+                nullable = plain
+            columns.append(ColumnSpec(field.name, found, nullable=nullable))
+        return LiveTable(tuple(columns), keyed.primary_key, unique_groups(keyed), native)
+
+    def _has_plain_rows(self, table: TableSpec, snapshot: Snapshot) -> bool | None:
+        """Whether a table with the columns of versions has rows that are none; None of one without them.
+
+        A lake may call any column nullable: that these are filled, its rows alone tell.
+        """
+        if not set(VERSION_COLUMNS) <= set(snapshot.schema.names):
+            return None
+        unfilled = " OR ".join(f"{name} IS NULL" for name in _FILLED)
+        rows = self._format.frame(self.spark(), table, snapshot)
+        return rows.where(unfilled).limit(1).count() > 0
+
+    def divided(self, partition_by: tuple[str, ...]) -> LakeTarget:
+        self._partition_by = partition_by
+        return self
+
+    def _plan(
+        self, session: SqlSession, table: TableSpec, live: LiveTable | None, matching: Matching | None
+    ) -> TablePlan:
+        found = without_keys(super()._plan(session, table, live, matching))
+        if not self._partition_by:
+            return found
+        there = None if live is None else self._format.partitions(self.spark(), table)
+        return with_partitions(found, table, self._partition_by, there)
+
+    def _plan_one(
+        self, session: SqlSession, wanted: TableSpec, live: LiveTable | None, matching: Matching
+    ) -> TablePlan:
+        if live is not None:
+            wanted = loosely_stamped(wanted, live)
+        return super()._plan_one(session, wanted, live, matching)
+
+    def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
+        return []
+
+    def create_sql(self, table: TableSpec) -> str:
+        return self._format.create_sql(*self._stored(table))
+
+    def _stored(self, table: TableSpec) -> tuple[TableSpec, list[str]]:
+        """What is made for a table, and by which columns it is divided."""
+        stored = with_lifetime(table) if is_companion(table) else table
+        return stored, [name for name in self._partition_by if name in table.column_names]
+
+    def make_change(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:
+        if change.action in ("create_table", "add_column", "widen_column"):
+            companion = table.companion()
+            specs = [table.with_load_columns(), *([companion] if companion is not None else [])]
+            (meant,) = [spec for spec in specs if f"{change.subject}.".startswith(f"{spec.label}.")]
+            if change.action == "create_table":
+                self._format.create(self.spark(), *self._stored(meant))
+                return
+            column = change.subject.removeprefix(f"{meant.label}.")
+            self._format.prepare(self.spark(), meant, change.action, column)
+        session.execute(change.sql)
+
+    def alterations(self, session: SqlSession, diff: TableDiff) -> list[TableChange]:
+        """Keys are no business of a lake."""
+        return [c for c in altered(self.dialect, diff) if c.action not in ("change_key", "add_unique")]
+
+    def change_table(self, table: TableSpec, plan: TablePlan) -> None:
+        """There is nothing to make ahead: the journal lies beside the table."""
+        session = SparkSqlSession(self.spark()) if plan.changes else None
+        for change in plan.changes:
+            assert session is not None
+            self.make_change(session, table, change)
+
+    # -------------------------------------------------------------- lock, ledger, watermark
+
+    def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> AbstractContextManager[None]:
+        return self.store.lock(pipeline, target, run_id)
+
+    def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
+        journal = self._journal_of(pipeline, target)
+        return journal.watermark(pipeline, target, column) if journal is not None else None
+
+    def ledger(
+        self, pipeline: str, target: str, *, run_id: str | None = None, limit: int = 100
+    ) -> list[LedgerEntry]:
+        journal = self._journal_of(pipeline, target)
+        if journal is None:
+            return []
+        entries = journal.entries(pipeline, target)
+        return list(islice((e for e in entries if run_id is None or e.run_id == run_id), limit))
+
+    def _journal_of(self, pipeline: str, target: str) -> Journal | None:
+        """The journal of the table that a pipeline's target is; its last load has left a note of it."""
+        table = self._remembered(pipeline, target)
+        return self._journal(table) if table is not None else None
+
+    def _journal(self, table: TableSpec) -> Journal:
+        with self._told(f"reading the journal of {table.label}"):
+            spark = self.spark()
+            store, folder = self._format.folder(spark, table)
+            return open_journal(store, folder, lambda token: self._format.has_commit(spark, table, token))
+
+    def _note_of(self, pipeline: str, target: str) -> str:
+        return f".ematix_flow/targets/{distinct_name(pipeline, target)}"
+
+    def _remember(self, load: Load) -> None:
+        note = self._note_of(load.pipeline, load.target)
+        text = json.dumps({"schema": load.table.schema, "name": load.table.name})
+        names = [name for name in self.store.names(note) if name.isdigit()]  # a crash leaves others
+        newest = names[-1] if names else "0"
+        if names and self.store.read(f"{note}/{newest}") == text:
+            return
+        self.store.create(f"{note}/{int(newest) + 1:06d}", text)
+
+    def _remembered(self, pipeline: str, target: str) -> TableSpec | None:
+        note = self._note_of(pipeline, target)
+        names = [name for name in self.store.names(note) if name.isdigit()]  # a crash leaves others
+        if not names:  # it may have been brought here with its journal: the target's label names it
+            schema, _, name = target.partition(":")[2].rpartition(".")
+            return TableSpec(schema, name, _NO_COLUMNS) if name else None
+        found = json.loads(self.store.read(f"{note}/{names[-1]}"))
+        return TableSpec(found["schema"], found["name"], _NO_COLUMNS)
+
+    # -------------------------------------------------------------- staging and apply
+
+    def create_staging(self, load: Load, schema: pa.Schema) -> LakeStaging:
+        self._format.require_separate(load.table)
+        attempt = f"{load.run_id.hex[:12]}-{uuid.uuid4().hex[:8]}"
+        if not load.dry_run:
+            self._remember(load)
+        folder = f"{STAGING}/{distinct_name(load.pipeline, load.target)}/{attempt}"
+        self.store.create(f"{folder}/_begun", "")  # so that a sweep finds what a crash leaves
+        return LakeStaging(self.store, folder, load.table)
+
+    def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
+        raise NotImplementedError("a lake reads its staging as a frame")
+
+    def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:
+        if isinstance(rows, SameDatabaseRows):
+            raise Unsupported("a lake computes rows on Spark, never by itself", state="nothing was touched")
+        self.name_table(load.table)
+        with self._told(f"loading {load.target}"):
+            if load.dry_run:
+                return self._rehearse(load, rows)
+            for attempt in range(1, _TRIES + 1):
+                try:
+                    return self._apply(load, rows)
+                except Exception as error:
+                    if not isinstance(error, ChangedMeanwhile) and not self._format.is_conflict(error):
+                        raise
+                    if attempt == _TRIES:
+                        raise TargetFailed(
+                            f"other writers changed {load.table.label} during each of {_TRIES} tries",
+                            state=f"{load.table.label} holds nothing of this load",
+                            next_step="run it again when they are done",
+                        ) from error
+                    time.sleep(0.2 * 2**attempt)
+        raise AssertionError("unreachable")
+
+    def _apply(self, load: Load, rows: StagedRows) -> Applied:
+        spark = self.spark()
+        store, folder = self._format.folder(spark, load.table)
+        with store.table_lock(folder):
+            faults.point("apply.began")
+            journal = self._journal(load.table)
+            if len(journal.committed) > LONG:
+                journal.fold()
+                journal = self._journal(load.table)
+            if any(change.action == "fill" for change in load.changes.changes):
+                self._change(load)  # rows are compared by what is filled in
+            work = self._load(spark, load, journal, rows)
+            try:
+                computed = work.compute()
+                return work.commit(computed, lambda: self._change(load))
+            finally:
+                work.release()
+
+    def _rehearse(self, load: Load, rows: StagedRows) -> Applied:
+        work = self._load(self.spark(), load, self._journal(load.table), rows)
+        try:
+            return work.compute().applied
+        finally:
+            work.release()
+
+    def _load(self, spark: SparkSession, load: Load, journal: Journal, rows: StagedRows) -> LakeLoad:
+        staging = _ours(rows.staging)
+        staged = sum(part.rows for part in rows.parts)
+        frame = _staged_frame(spark, staging, rows)
+        scratch = self.store.uri(f"{staging.folder}/changes")
+        return LakeLoad(spark, self._format, load, journal, frame, staged, scratch)
+
+    def _change(self, load: Load) -> None:
+        session = SparkSqlSession(self.spark())
+        self._partition_by = load.partition_by
+        self.change(session, load)
+
+    def drop_staging(self, staging: Staging) -> None:
+        ours = _ours(staging)
+        try:
+            ours.store.remove_tree(ours.folder)
+        except (FlowError, OSError) as error:  # the load may have committed: the next run sweeps
+            _log.warning("staging %s is left to the next run: %s", ours.store.uri(ours.folder), error)
+
+    def sweep(self, pipeline: str, target: str) -> list[str]:
+        folder = f"{STAGING}/{distinct_name(pipeline, target)}"
+        attempts = {path.split("/")[0] for path, _ in self.store.files_below(folder)}
+        self.store.remove_tree(folder)
+        return [f"staging {attempt}" for attempt in sorted(attempts)]
+
+    def maintain(self, table: TableSpec, upkeep: Upkeep) -> Sequence[Maintained]:
+        with self._told(f"maintaining {table.label}"):
+            spark = self.spark()
+            return Maintenance(spark, self._format, table, lambda: self._journal(table), upkeep).carry_out()
+
+    def run_sql(self, sql: str) -> int:
+        """One INSERT, UPDATE, DELETE or MERGE, while no load of ours is at the table that it changes."""
+        with self._told("the statement"):
+            spark = self.spark()
+            statement = place_statement(sql, self._format.named)
+            with self._kept_from_loads(spark, statement.written):
+                answer = spark.sql(statement.sql).collect()
+        counted = [row.asDict().get("num_affected_rows") for row in answer]
+        return int(counted[0] or 0) if counted else 0
+
+    @contextmanager
+    def _kept_from_loads(self, spark: SparkSession, name: Name) -> Iterator[None]:
+        schema = self._format.levels.join(name[:-1]) or None
+        store, folder = self._format.folder(spark, TableSpec(schema, name[-1], _NO_COLUMNS))
+        with store.table_lock(folder):
+            yield
+
+
+def _own_session(started: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    """A new one set as the one that was started, and to reach the lake."""
+    own = started.newSession()
+    known = own.conf.getAll
+    wanted = {k: v for k, v in started.conf.getAll.items() if known.get(k) != v and own.conf.isModifiable(k)}
+    for key, value in {**wanted, **conf}.items():
+        own.conf.set(key, value)
+    return own
+
+
+def _staged_frame(spark: SparkSession, staging: LakeStaging, rows: StagedRows) -> DataFrame:
+    paths = staging.paths(rows.parts)
+    if not paths:
+        return conformed(spark, None, staging.table)
+    return conformed(spark, spark.read.parquet(*map(literal_path, paths)), staging.table)
+
+
+def _require_names_apart(table: TableSpec) -> None:
+    names = {name.lower(): name for name in table.column_names}
+    twice = [name for name in table.column_names if names[name.lower()] != name]
+    if twice:
+        raise SchemaMismatch(
+            f"columns {twice[0]!r} and {names[twice[0].lower()]!r} of {table.label} differ in case alone, "
+            "and Spark takes both for one",
+            where=table.where,
+            next_step="give one of them another name",
+        )
+
+
+def _ours(staging: Staging) -> LakeStaging:
+    assert isinstance(staging, LakeStaging)
+    return staging

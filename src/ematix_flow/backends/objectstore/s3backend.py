@@ -1,0 +1,56 @@
+"""Files in a bucket as a backend: `object_store_s3` connections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ematix_flow.backends.base import Backend, SparkSource, Target
+from ematix_flow.backends.capabilities import Capabilities
+from ematix_flow.backends.objectstore.filelayout import FILE_BYTES
+from ematix_flow.backends.stores.s3 import S3Store
+from ematix_flow.backends.stores.s3a import JAR_GROUPS, s3a_conf
+from ematix_flow.spec.connections import Connection, ObjectStoreS3Connection
+
+
+class S3FilesBackend(Backend):
+    """A prefix of a bucket. Spark reads it by ``s3a://``; rows are written by tasks of ours."""
+
+    kind = "object_store_s3"
+    capabilities = Capabilities(
+        source=True,
+        strategies=frozenset({"append", "truncate"}),
+        transactions=True,
+        same_db=False,
+        parallel_write=True,
+        file_bytes=FILE_BYTES,
+    )
+    jar_groups = JAR_GROUPS
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        assert isinstance(connection, ObjectStoreS3Connection)
+        self._bucket = connection
+        self.store = S3Store(connection)
+        self.format: str = connection.format
+
+    def spark_conf(self) -> Mapping[str, str]:
+        return s3a_conf(self._bucket)
+
+    def check(self) -> str:
+        return f"{self.format} files in {self.store.check()}"
+
+    def identity(self) -> str:
+        return f"files:{self.store.identity()}"
+
+    def source(self) -> SparkSource:
+        from ematix_flow.backends.objectstore.catalog import FilesCatalog
+        from ematix_flow.backends.objectstore.s3tree import S3Tree
+        from ematix_flow.backends.objectstore.spark import FilesSource
+
+        return FilesSource(FilesCatalog(S3Tree(self.store), self.format), self.format)
+
+    def target(self) -> Target:
+        from ematix_flow.backends.objectstore.s3root import S3Root
+        from ematix_flow.backends.objectstore.target import FilesTarget
+
+        return FilesTarget(S3Root(self.store), self.format)

@@ -1,0 +1,392 @@
+"""A table in a bucket: data files under the keys that readers list, and numbered manifests beside.
+
+A manifest holds the state of one version, its files among it. To publish is to create the next number,
+which only one can; the newest manifest is the table. Before files are brought to where readers list, their
+names are noted in an intent, so that what a crash leaves is known and removed. Replaced files are noted too,
+and stay a while for readers that have begun. A user's own files are never removed. A note in the table's own
+folder leads to the root below which its manifests lie, for those who come to it from another root.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from ematix_flow import faults
+from ematix_flow.backends.base import LedgerEntry
+from ematix_flow.backends.objectstore import tablestate
+from ematix_flow.backends.objectstore.homes import TableHome, Version
+from ematix_flow.backends.objectstore.places import HIDDEN, DataFile, is_hidden, is_other, stem
+from ematix_flow.backends.objectstore.s3staging import S3Path
+from ematix_flow.backends.objectstore.tablestate import (
+    TableState,
+    ledger_entries,
+    ledger_holds,
+    parse_state,
+    sealed_lines,
+)
+from ematix_flow.backends.stores.s3 import S3Store
+from ematix_flow.errors import FlowError, PlanError, TargetFailed
+
+KEEP = dt.timedelta(minutes=10)
+COPIES_AT_ONCE = 8
+_LOOKS = 5
+_MANIFEST, _INTENT, _REPLACED = "manifest-", "intent-", "replaced-"
+_TIME = "%Y%m%dT%H%M%SZ"
+_NOTE = "_ematix_flow_home"  # passed over by whoever reads the folder
+_NOT_KNOWN = "whether it was committed is not known; another run finds out and loads it once"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class S3Version:
+    """``number`` is its manifest's; 0 for a user's own folder."""
+
+    number: int
+    state: TableState
+
+
+@dataclass(frozen=True)
+class _Intent:
+    """What a load is about to bring, and what it is to replace."""
+
+    new: tuple[str, ...]
+    replaced: tuple[str, ...]
+
+    def to_json(self) -> str:
+        return json.dumps({"new": self.new, "replaced": self.replaced})
+
+    @classmethod
+    def from_json(cls, text: str) -> _Intent:
+        value = json.loads(text)
+        return cls(tuple(value["new"]), tuple(value["replaced"]))
+
+
+class S3Home(TableHome):
+    """The table in the folders ``parts`` of a store."""
+
+    def __init__(self, store: S3Store, parts: tuple[str, ...]) -> None:
+        self.store, self.parts = store, parts
+
+    @property
+    def name(self) -> str:
+        return "/".join(self.parts)
+
+    @property
+    def shown(self) -> str:
+        return self.store.uri(self.name)
+
+    @property
+    def _folder(self) -> str:
+        return f"{HIDDEN}/tables/{stem(self.name)}"
+
+    def locked(self) -> AbstractContextManager[None]:
+        return self.store.table_lock(self.name)
+
+    # -------------------------------------------------------------- what is there
+
+    def current(self) -> S3Version | None:
+        for _ in range(_LOOKS):
+            numbers = self._numbers()
+            if not numbers:
+                return None
+            path = self._manifest(numbers[-1])
+            try:
+                return S3Version(numbers[-1], parse_state(self.store.read(path), self.store.uri(path)))
+            except FileNotFoundError:  # loads came and went in between
+                continue
+        raise TargetFailed(
+            f"the manifests of {self.shown} change faster than they can be read",
+            next_step="run it again when fewer loads run into this table",
+        )
+
+    def _numbers(self) -> list[int]:
+        names = self.store.names(self._folder)
+        found = [name[len(_MANIFEST) : -len(".json")] for name in names if name.startswith(_MANIFEST)]
+        return sorted(int(number) for number in found)
+
+    def _manifest(self, number: int) -> str:
+        return f"{self._folder}/{_MANIFEST}{number:012d}.json"
+
+    def files(self, version: Version) -> list[DataFile]:
+        return [self._file(name) for name in sorted(version.state.files)]
+
+    def _file(self, name: str) -> DataFile:
+        return DataFile(S3Path(self.store, f"{self.name}/{name}"), name)
+
+    def users_files(self) -> list[DataFile]:
+        names = (path for path, _ in self.store.files_below(self.name))
+        return [self._file(name) for name in sorted(names) if _is_data(name)]
+
+    def users_folders(self) -> list[str]:
+        below = (path.split("/")[0] for path, _ in self.store.files_below(self.name) if "/" in path)
+        return sorted({folder for folder in below if is_other(folder)})
+
+    def as_version(self, state: TableState) -> S3Version:
+        return S3Version(0, state)
+
+    def ledger_holds(self, version: Version, pipeline: str, target: str, batch_key: str) -> bool:
+        return ledger_holds(self._sealed(version.state), version.state, pipeline, target, batch_key)
+
+    def ledger(self, version: Version, pipeline: str, target: str) -> Iterator[LedgerEntry]:
+        return ledger_entries(self._sealed(version.state), version.state, pipeline, target)
+
+    def _sealed(self, state: TableState) -> tablestate.ReadSealed:
+        return lambda number: self.store.read(f"{self._folder}/{state.sealed_as[number - 1]}")
+
+    # -------------------------------------------------------------- a table of another root
+
+    def elsewhere(self) -> S3Home | None:
+        """The home that the same folder has below another root; None when it has none there."""
+        return self._led_to(self._noted())
+
+    def require_own(self) -> None:
+        """Refuse a table of another root, whose ledger and watermarks are there: they would not be seen."""
+        self._refuse(self.elsewhere())
+
+    def _claim(self) -> None:
+        """Leave the note. It may be missing, or have come with files that were copied from elsewhere."""
+        noted = self._noted()
+        if noted != self._up:
+            self._refuse(self._led_to(noted))
+            self.store.put(f"{self.name}/{_NOTE}", self._up)
+
+    def _refuse(self, other: S3Home | None) -> None:
+        if other is not None:
+            raise PlanError(
+                f"{self.shown} is a table that is loaded through a connection with prefix "
+                f"{other.store.root!r}",
+                state=f"{self.name} is unchanged",
+                next_step="load it through one connection: its ledger and watermarks lie below that prefix",
+            )
+
+    @property
+    def _up(self) -> str:
+        """From the folder to the root, so that it stays true when all of the root is copied."""
+        return "/".join([".."] * len(self.parts))
+
+    def _noted(self) -> str | None:
+        path = "/".join((*self.parts, _NOTE))
+        try:
+            self.store.object_at(path)  # who may list a part of a bucket alone is refused what is not there
+            return self.store.read(path)
+        except FileNotFoundError:
+            return None
+
+    def _led_to(self, noted: str | None) -> S3Home | None:
+        folders, up = self.store.key(self.name).split("/"), (noted or "").count("..")
+        if noted == self._up or not 0 < up <= len(folders):
+            return None
+        root = replace(self.store.connection, prefix="/".join(folders[:-up]))
+        home = S3Home(S3Store(root), tuple(folders[-up:]))
+        return home if home.current() is not None else None
+
+    # -------------------------------------------------------------- publishing
+
+    def begin(self, state: TableState, files: Sequence[DataFile]) -> S3Version:
+        """The user's files stay where they are; from now on the manifest says which are the table's."""
+        self.store.require_held()
+        self._claim()
+        return self._commit(1, replace(state, adopted=tuple(file.name for file in files)))
+
+    def publish(self, base: Version, kept: Sequence[str], new: Sequence[DataFile], state: TableState) -> None:
+        there = _ours(base)
+        gone = set(there.state.files) - set(kept)
+        theirs = gone & set(there.state.adopted)
+        replaced = tuple(sorted(gone - theirs))
+        state = replace(state, adopted=tuple(name for name in state.adopted if name in state.files))
+        intent = _Intent(tuple(file.name for file in new), replaced)
+        noted = f"{self._folder}/{_INTENT}{uuid.uuid4().hex}.json"
+        self.store.create(noted, intent.to_json())
+        try:
+            self._bring(new)
+            faults.point("files.version_written")
+            faults.point("apply.rows_written")
+            state = self._seal(state)
+            faults.point("apply.ledger_written")
+            faults.point("apply.before_commit")
+            faults.point("files.before_publish")
+            self._claim()
+            self.store.require_held()
+        except Exception:
+            self._withdraw(noted, intent, there.state)
+            raise
+        # Once it was sent, a manifest may be there late, whatever the server answered: from here on nothing
+        # is withdrawn. The intent stays, and the next load shuts the manifest out before it removes files.
+        self._commit(there.number + 1, state)
+        faults.point("files.after_publish")
+        faults.point("apply.after_commit")
+        if theirs:
+            told = "%s: %d files that others had put there stay, and are no part of the table any more"
+            _log.warning(told, self.shown, len(theirs))
+        try:  # the load is committed: what cannot be removed now is removed by the next
+            self._note_replaced(intent.replaced)
+            self._drop_manifests(there.number)
+            self.store.remove(noted)
+            self.remove_replaced()
+        except FlowError as error:
+            _log.warning("%s keeps files that it no longer needs: %s", self.shown, error.what)
+
+    def _bring(self, files: Sequence[DataFile]) -> None:
+        """To where readers list: staged files by the server itself, those made here from this disk."""
+
+        def bring(file: DataFile) -> None:
+            to = f"{self.name}/{file.name}"
+            if isinstance(file.path, S3Path):
+                self.store.copy(file.path.path, to)
+            else:
+                self.store.upload(file.on_disk, to)
+
+        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+            for _ in pool.map(bring, files):
+                pass
+
+    def _seal(self, state: TableState) -> TableState:
+        if len(state.ledger) < tablestate.SEALED_ENTRIES:
+            return state
+        name = f"ledger-{state.sealed + 1:06d}-{uuid.uuid4().hex}.jsonl"
+        self.store.create(f"{self._folder}/{name}", sealed_lines(state.ledger))
+        return replace(state, ledger=(), sealed=state.sealed + 1, sealed_as=(*state.sealed_as, name))
+
+    def _commit(self, number: int, state: TableState) -> S3Version:
+        """Create the manifest of that number: the moment at which the load is committed."""
+        text = json.dumps(state.to_json(), ensure_ascii=False)
+        try:
+            self.store.create(self._manifest(number), text)
+        except FileExistsError as error:
+            raise TargetFailed(
+                f"another load changed {self.shown} while this one ran",
+                state=f"{self.name} is as that load left it",
+                next_step="run it again",
+            ) from error
+        except FlowError as error:
+            if not self._went_in(number, text):
+                error.state = error.state or _NOT_KNOWN
+                raise
+            _log.info("the answer to a commit was lost, and it is there: %s", error.what)
+        self._require_newest(number)
+        return S3Version(number, state)
+
+    def _require_newest(self, number: int) -> None:
+        """Refuse a manifest that came so late that others had used its number and dropped it again."""
+        try:
+            there = self._numbers()
+        except FlowError as error:
+            error.state = error.state or _NOT_KNOWN
+            raise
+        if there[-1:] != [number] or (number > 1 and number - 1 not in there):
+            # it is left where it is: a newer one is the table, and the next load drops those below
+            raise TargetFailed(
+                f"other loads changed {self.shown} while this one was being committed: it lost its lock",
+                state=_NOT_KNOWN,
+                next_step="run it again",
+            )
+
+    def _went_in(self, number: int, text: str) -> bool:
+        """Whether a commit is there whose answer never came."""
+        path = self._manifest(number)
+        try:
+            return self.store.read(path) == text
+        except FileNotFoundError:
+            return False
+        except FlowError as error:
+            raise TargetFailed(
+                f"the S3 server stopped answering while a load of {self.shown} was committed: {error.what}",
+                state=_NOT_KNOWN,
+                next_step="run it again once the server answers",
+            ) from error
+
+    def _withdraw(self, noted: str, intent: _Intent, state: TableState) -> None:
+        """Remove what a load brought that will not be committed; what cannot be is left to the next."""
+        try:
+            self._remove([name for name in intent.new if name not in state.files])
+            self.store.remove(noted)
+        except FlowError as error:
+            _log.warning("files of a failed load stay in %s until the next: %s", self.shown, error.what)
+
+    # -------------------------------------------------------------- after a crash
+
+    def settle(self) -> None:
+        self.clear()
+
+    def has_intents(self) -> bool:
+        return bool(self._intents())
+
+    def _intents(self) -> list[str]:
+        return [name for name in self.store.names(self._folder) if name.startswith(_INTENT)]
+
+    def clear(self) -> list[str]:
+        """Remove what loads that died brought, and note what they replaced; the names of what is removed.
+
+        With the table's lock held nobody else has an intent, unless it lost its lock without knowing. A
+        new manifest makes sure that such a one cannot commit any more.
+        """
+        intents = self._intents()
+        version = self.current() if intents else None
+        if version is None:
+            return []
+        self.store.require_held()
+        self._commit(version.number + 1, version.state)
+        self._drop_manifests(version.number)
+        there = {path for path, _ in self.store.files_below(self.name)}
+        left: list[str] = []
+        for name in intents:
+            intent = _Intent.from_json(self.store.read(f"{self._folder}/{name}"))
+            gone = there - set(version.state.files)
+            found = sorted(gone & set(intent.new))
+            self._remove(found)
+            self._note_replaced(sorted(gone & set(intent.replaced)))
+            self.store.remove(f"{self._folder}/{name}")
+            left += found
+        return left
+
+    def has_replaced(self) -> bool:
+        """Whether files were replaced so long ago that no reader can still need them."""
+        return bool(self._long_replaced())
+
+    def _long_replaced(self) -> list[str]:
+        old = f"{_REPLACED}{(dt.datetime.now(dt.timezone.utc) - KEEP).strftime(_TIME)}"
+        return [name for name in self.store.names(self._folder) if name.startswith(_REPLACED) and name <= old]
+
+    def remove_replaced(self) -> None:
+        """Remove those files."""
+        notes = self._long_replaced()
+        version = self.current() if notes else None
+        if version is None:
+            return
+        for note in notes:
+            names = json.loads(self.store.read(f"{self._folder}/{note}"))
+            self._remove([name for name in names if name not in version.state.files])
+            self.store.remove(f"{self._folder}/{note}")
+
+    def _note_replaced(self, names: Sequence[str]) -> None:
+        if names:
+            since = dt.datetime.now(dt.timezone.utc).strftime(_TIME)
+            note = f"{self._folder}/{_REPLACED}{since}-{uuid.uuid4().hex}.json"
+            self.store.create(note, json.dumps(names))
+
+    def _remove(self, names: Sequence[str]) -> None:
+        self.store.remove_all([f"{self.name}/{name}" for name in names])
+
+    def _drop_manifests(self, before: int) -> None:
+        """Those below a number; the last one stays for readers that have listed it already."""
+        old = [number for number in self._numbers() if number < before]
+        self.store.remove_all([self._manifest(number) for number in old])
+
+
+def _is_data(name: str) -> bool:
+    """Files of the folder and of its partition folders, but hidden ones."""
+    *folders, file = name.split("/")
+    return not is_hidden(file) and all("=" in folder and not is_hidden(folder) for folder in folders)
+
+
+def _ours(version: Version) -> S3Version:
+    assert isinstance(version, S3Version)
+    return version

@@ -1,0 +1,109 @@
+"""Parquet and ORC files read by Arrow inside Spark tasks: those in codecs and encodings that Spark lacks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.objectstore.partitions import partition_values
+from ematix_flow.backends.objectstore.sourcefiles import SourceFile
+from ematix_flow.backends.objectstore.storedtypes import ddl
+from ematix_flow.backends.query_tables import quoted
+from ematix_flow.errors import SourceFailed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_BATCH_ROWS = 32_768
+
+
+def arrow_frame(
+    spark: SparkSession,
+    files: Sequence[SourceFile],
+    format: str,
+    columns: Sequence[tuple[str, pa.DataType]],
+    partitions: Sequence[str],
+) -> DataFrame:
+    """The files' rows, one task a file, in types that a query sees; partitions as text."""
+    fields = [f"{quoted(name)} {ddl(kind)}" for name, kind in columns]
+    fields += [f"{quoted(name)} STRING" for name in partitions]
+    named, listed = list(columns), list(files)
+    folders = list(partitions)
+
+    def task(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from _rows(listed[number], format, named, folders)
+
+    return spark.range(0, len(listed), 1, len(listed)).mapInArrow(task, ", ".join(fields))
+
+
+def _rows(
+    file: SourceFile, format: str, columns: Sequence[tuple[str, pa.DataType]], partitions: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    outside = partition_values(file.name, partitions)
+    with file.open() as stream:
+        for batch in _batches(stream, format):
+            there = {name.lower(): number for number, name in enumerate(batch.schema.names)}
+            arrays = []
+            for name, wanted in columns:
+                number = there.get(name.lower())
+                if number is None:
+                    arrays.append(pa.nulls(batch.num_rows, _told(wanted)))
+                else:
+                    arrays.append(_seen(batch.column(number), _told(wanted), name, file))
+            arrays += [
+                pa.repeat(pa.scalar(outside[name], pa.string()), batch.num_rows) for name in partitions
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, names=[*(name for name, _ in columns), *partitions])
+
+
+def _batches(stream: object, format: str) -> Iterator[pa.RecordBatch]:
+    import pyarrow.parquet as pq
+    from pyarrow import orc
+
+    if format == "parquet":
+        yield from pq.ParquetFile(stream).iter_batches(batch_size=_BATCH_ROWS)
+        return
+    found = orc.ORCFile(stream)
+    for stripe in range(found.nstripes):
+        yield found.read_stripe(stripe)
+
+
+def _told(wanted: pa.DataType) -> pa.DataType:
+    """A column of nothing but nulls is told to Spark as text."""
+    import pyarrow as pa
+
+    return pa.string() if pa.types.is_null(wanted) else wanted
+
+
+def _seen(array: pa.Array, wanted: pa.DataType, column: str, file: SourceFile) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(array.type, pa.BaseExtensionType):
+        if array.type == pa.uuid():
+            texts = (
+                None if v is None else str(v if isinstance(v, uuid.UUID) else uuid.UUID(bytes=v))
+                for v in array.to_pylist()
+            )
+            return pa.array(texts, pa.string())
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_duration(array.type):
+        array = array.cast(pa.int64())
+    try:
+        if pa.types.is_time(array.type):
+            array = array.cast(pa.time64("us")).cast(pa.string())
+            return pc.replace_substring_regex(array, r"\.?0+$", "")  # it has six places before
+        return array.cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise SourceFailed(
+            f"column {column!r} of {file.shown}: {str(error).splitlines()[0]}",
+            next_step="leave the column out of the query, or let its writer store another type",
+        ) from error

@@ -1,0 +1,94 @@
+"""Files handed to Spark's own readers: whole folders where that is possible, partitions typed by us.
+
+Spark would take the folder ``code=007`` for the number 7; here the names of all folders decide, as cells
+of CSV do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from ematix_flow.backends.objectstore.catalog import ReadableTable
+from ematix_flow.backends.objectstore.csvtypes import type_of_texts
+from ematix_flow.backends.objectstore.partitions import partition_columns, partition_values
+from ematix_flow.backends.objectstore.sourcefiles import SourceFile
+from ematix_flow.backends.refusals import text
+from ematix_flow.backends.session_settings import session_settings
+from ematix_flow.backends.stores.folders import literal_path
+from ematix_flow.errors import SourceFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+SAMPLED_FILES = 16  # the first by name: where a sample is asked for, it is the same each time
+
+_ASKED_FOR_ONE_BY_ONE = 32  # each is a request to a bucket; a folder is listed with one a thousand files
+
+_LOCAL = re.compile("^file:(//)?")  # before the path of a file on a disk
+
+# Above this number of paths Spark lists them with a job of one task each; a driver is quicker by far.
+_LISTED_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+
+
+def load(
+    spark: SparkSession, reader: DataFrameReader, table: ReadableTable, files: Sequence[SourceFile]
+) -> DataFrame:
+    """The files by a reader that is told everything else: in one go where they are all of the folder."""
+    with session_settings(spark, {_LISTED_BY_DRIVER: "1000000"}):
+        if table.whole_folder and len(files) == len(table.files):
+            if not table.nested:
+                return reader.load(literal_path(table.folder))
+            if not partition_columns(files[0].name):
+                return reader.option("recursiveFileLookup", True).load(literal_path(table.folder))
+        if table.others_come and len(files) == len(table.files) > _ASKED_FOR_ONE_BY_ONE:
+            frame = reader.load(literal_path(table.folder))
+            if _holds_exactly(frame, files):
+                return frame
+        return reader.option("basePath", table.folder).load([file.uri for file in files])
+
+
+def odd_files(spark: SparkSession, files: Sequence[SourceFile], mark: str) -> list[SourceFile]:
+    """Those text files, packed or not, which hold a character an odd number of times."""
+    reader = spark.read.format("text").option("recursiveFileLookup", True)
+    with session_settings(spark, {_LISTED_BY_DRIVER: "1000000"}):
+        lines = reader.load([file.uri for file in files])
+    held = f"length(value) - length(replace(value, {text(mark)}, ''))"
+    counts = lines.selectExpr("_metadata.file_path AS file", f"{held} AS held").groupBy("file").sum("held")
+    odd = {_LOCAL.sub("", unquote(row.file)) for row in counts.where("`sum(held)` % 2 = 1").collect()}
+    return [file for file in files if file.shown in odd]
+
+
+def _holds_exactly(frame: DataFrame, files: Sequence[SourceFile]) -> bool:
+    """Whether Spark's own listing, which a frame keeps to, has found these files and no others."""
+    return {unquote(uri) for uri in frame.inputFiles()} == {file.shown for file in files}
+
+
+def partition_types(table: ReadableTable) -> dict[str, str]:
+    """The Spark type of each column that folders' names hold; SourceFailed when files differ in them."""
+    first = table.files[0]
+    names = partition_columns(first.name)
+    for file in table.files:
+        if partition_columns(file.name) != names:
+            there, here = (_told(partition_columns(one.name)) for one in (first, file))
+            raise SourceFailed(
+                f"{first.name} of {table.name!r} is {there}, and {file.name} is {here}: "
+                "the files of one table lie in folders of the same columns",
+                next_step="move the files into folders alike, or name the folders as tables of their own",
+            )
+    values = [partition_values(file.name, names) for file in table.files]
+    return {name: type_of_texts(value[name] for value in values) for name in names}
+
+
+def _told(columns: Sequence[str]) -> str:
+    return f"partitioned by {', '.join(columns)}" if columns else "in no partition"
+
+
+def union(frames: Sequence[DataFrame]) -> DataFrame:
+    """All rows; a column that some files lack is null there."""
+    whole = frames[0]
+    for frame in frames[1:]:
+        whole = whole.unionByName(frame, allowMissingColumns=True)
+    return whole

@@ -1,0 +1,113 @@
+"""One client of boto3 for a process and a connection: made when first asked for, never pickled."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from ematix_flow.spec.connections.lakes import S3Connection
+from ematix_flow.spec.redaction import remember_secret
+
+if TYPE_CHECKING:
+    import boto3
+
+ATTEMPTS = 11  # with growing pauses, about half a minute in all
+CONNECT_SECONDS, READ_SECONDS = 10, 60
+DEFAULT_REGION = "us-east-1"
+_GLOBAL_HOST = "s3.amazonaws.com"  # stands for whichever host serves the region
+
+# the fields that a client is made from; one client serves all prefixes
+_TOLD_APART_BY = (
+    *("endpoint", "region", "access_key_id", "secret_access_key", "session_token", "profile"),
+    *("path_style", "verify_tls", "ca_cert_path", "anonymous", "requester_pays"),
+)
+_clients: dict[tuple[object, ...], Any] = {}
+_lock = threading.Lock()
+
+
+def s3_client(connection: S3Connection) -> Any:
+    """The client of this process; a forked process gets its own."""
+    key = (os.getpid(), *(getattr(connection, name) for name in _TOLD_APART_BY))
+    with _lock:
+        if key in _clients:
+            return _clients[key]
+        session = _session(connection)
+        client = _made(connection, session)
+        if connection.anonymous or session.get_credentials() is not None:
+            _clients[key] = client  # one without credentials may find some when it is made anew
+        return client
+
+
+def endpoint_of(connection: S3Connection) -> str | None:
+    """The server's address; None when the region alone says it."""
+    given = connection.endpoint.rstrip("/")
+    return None if not given or urlsplit(given).hostname == _GLOBAL_HOST else given
+
+
+def frozen_credentials(connection: S3Connection) -> tuple[str, str, str]:
+    """The keys and the token that the connection's profile stands for now; empty when it has none."""
+    found = _session(connection).get_credentials()
+    if found is None:
+        return "", "", ""
+    frozen = found.get_frozen_credentials()
+    for secret in (frozen.secret_key, frozen.token):
+        remember_secret(secret or "")
+    return frozen.access_key or "", frozen.secret_key or "", frozen.token or ""
+
+
+def _session(connection: S3Connection) -> boto3.Session:
+    import boto3
+
+    return boto3.Session(
+        aws_access_key_id=connection.access_key_id or None,
+        aws_secret_access_key=connection.secret_access_key or None,
+        aws_session_token=connection.session_token or None,
+        profile_name=connection.profile or None,
+        region_name=connection.region or None,
+    )
+
+
+def _made(connection: S3Connection, session: boto3.Session) -> Any:
+    from botocore import UNSIGNED
+    from botocore.config import Config
+
+    for secret in (connection.secret_access_key, connection.session_token):
+        remember_secret(secret)
+    endpoint = endpoint_of(connection)
+    # servers that are not Amazon's may not know its newer checksums
+    checksums = "when_supported" if endpoint is None else "when_required"
+    config = Config(
+        s3={"addressing_style": "path" if connection.uses_path_style else "auto"},
+        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=READ_SECONDS,
+        max_pool_connections=32,
+        request_checksum_calculation=checksums,
+        response_checksum_validation=checksums,
+        **({"signature_version": UNSIGNED} if connection.anonymous else {}),
+    )
+    client = session.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name=session.region_name or DEFAULT_REGION,
+        verify=(connection.ca_cert_path or None) if connection.verify_tls else False,
+        config=config,
+    )
+    if not connection.verify_tls:
+        _say_nothing_of_unverified_requests()
+    if connection.requester_pays:
+        client.meta.events.register("before-call.s3.*", _requester_pays)
+    return client
+
+
+def _say_nothing_of_unverified_requests() -> None:
+    """The connection asks for them; a warning for each would tell nobody anything."""
+    import urllib3
+
+    urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+
+
+def _requester_pays(params: dict[str, Any], **others: object) -> None:
+    params["headers"]["x-amz-request-payer"] = "requester"

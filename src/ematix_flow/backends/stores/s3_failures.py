@@ -1,0 +1,152 @@
+"""What an S3 server or its client refuses, as an error that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ematix_flow.errors import CannotConnect, FlowError, TargetFailed
+from ematix_flow.spec.connections.lakes import S3Connection
+
+_BAD_KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthorizationQueryParametersError")
+_OLD_KEYS = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "ExpiredTokenException")
+_REGION = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301")
+_CLOCK = ("RequestTimeTooSkewed", "RequestExpired")
+_MISSING = ("NoSuchKey", "404", "NotFound")
+_CONDITION = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
+
+
+@contextmanager
+def understood(connection: S3Connection, doing: str, *, reaching: bool = False) -> Iterator[None]:
+    """What boto3 raises becomes an error of ours. With ``reaching`` nothing was begun: CannotConnect."""
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except ClientError as error:
+        raise _refused(connection, doing, error, reaching) from error
+    except Boto3Error as error:  # a transfer wraps the client's own
+        cause = error.__cause__ or error.__context__
+        if isinstance(cause, ClientError):
+            raise _refused(connection, doing, cause, reaching) from error
+        raise _failed(doing, str(error), reaching) from error
+    except BotoCoreError as error:
+        raise _unreached(connection, doing, error, reaching) from error
+
+
+def is_missing(error: Any) -> bool:
+    """Whether the server says that there is no such object; a missing bucket is another matter."""
+    return _code(error) in _MISSING
+
+
+def is_condition(error: Any) -> bool:
+    """Whether the server says that a condition of the request did not hold."""
+    return _code(error) in _CONDITION
+
+
+def is_denied(error: FlowError) -> bool:
+    """Whether the keys are good and only the right is missing."""
+    cause = error.__cause__
+    return _code(cause) in ("AccessDenied", "403") if cause is not None else False
+
+
+def status(error: Any) -> int:
+    """What the server answered, as HTTP tells it."""
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
+
+
+def _code(error: Any) -> str:
+    response = getattr(error, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", ""))
+
+
+def _refused(connection: S3Connection, doing: str, error: Any, reaching: bool) -> FlowError:
+    code, name = _code(error), connection.name
+    bucket = f"bucket {connection.bucket!r}"
+    message = str(error.response.get("Error", {}).get("Message") or "").rstrip(".")
+    if code in _BAD_KEYS:
+        return CannotConnect(
+            f"the S3 server refused the access keys of connection {name!r}: {message or code}",
+            next_step="check access_key_id and secret_access_key, and that they are for this server",
+        )
+    if code in _OLD_KEYS:
+        return CannotConnect(
+            f"the S3 credentials of connection {name!r} are no longer valid: {message or code}",
+            next_step="get new ones (a session token lives some hours only), and run it again",
+        )
+    if code == "NoSuchBucket":
+        return CannotConnect(
+            f"there is no {bucket} on the S3 server",
+            next_step=f"create it, or mend the bucket of connection {name!r}; buckets are never created here",
+        )
+    if code in _REGION:
+        there = _region_there(error)
+        told = f"in region {there}" if there else "in another region"
+        asked = connection.region or "no region"
+        return CannotConnect(
+            f"{bucket} lies {told}, and connection {name!r} asks for it in {asked}",
+            next_step=f'write  region = "{there or "…"}"  into the connection',
+        )
+    if code in _CLOCK:
+        return CannotConnect(
+            f"the S3 server refused the request because of its time: {message or code}",
+            next_step="set this machine's clock",
+        )
+    if code in ("AccessDenied", "403", "AllAccessDisabled", "AccountProblem"):
+        return CannotConnect(
+            f"the S3 server does not allow the user of connection {name!r} {doing}: {message or code}",
+            next_step=f"give it the right to list, read, write and delete in {bucket}",
+        )
+    if code in _MISSING:  # a HEAD tells no more
+        return CannotConnect(
+            f"there is no {bucket} on the S3 server, or not what was asked for in it ({doing})",
+            next_step=f"flow connections check {name}",
+        )
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return _failed(doing, f"the server answered {status} {code}: {message}", reaching)
+
+
+def _region_there(error: Any) -> str:
+    response = error.response
+    headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return str(headers.get("x-amz-bucket-region") or response.get("Error", {}).get("Region") or "")
+
+
+def _unreached(connection: S3Connection, doing: str, error: Any, reaching: bool) -> FlowError:
+    from botocore import exceptions as e
+
+    name, where = connection.name, connection.endpoint or "Amazon S3"
+    if isinstance(error, e.SSLError):
+        return CannotConnect(
+            f"cannot trust the certificate of {where}: {error}",
+            next_step=f"name its authority's file as ca_cert_path of connection {name!r}",
+        )
+    if isinstance(error, (e.NoCredentialsError, e.PartialCredentialsError)):
+        return CannotConnect(
+            f"connection {name!r} has no S3 credentials: no keys are given, and none are in the environment, "
+            "the profile or the machine's role",
+            next_step="give access_key_id and secret_access_key, a profile, or anonymous = true",
+        )
+    if isinstance(error, (e.ProfileNotFound, e.CredentialRetrievalError, e.TokenRetrievalError, e.SSOError)):
+        return CannotConnect(
+            f"cannot get the S3 credentials of connection {name!r}: {error}",
+            next_step="mend the profile, or sign in again, and run it again",
+        )
+    if isinstance(error, (e.ParamValidationError, e.InvalidRegionError, e.NoRegionError)):
+        return CannotConnect(
+            f"connection {name!r} cannot be used: {' '.join(str(error).split())}",
+            next_step="mend its bucket, prefix or region",
+        )
+    if isinstance(error, (e.HTTPClientError, e.ConnectionError)):
+        what = f"cannot reach the S3 server at {where}: {error}"
+        step = f"check the endpoint of connection {name!r} and the network, and run it again"
+        return CannotConnect(what, next_step=step) if reaching else TargetFailed(what, next_step=step)
+    return _failed(doing, str(error), reaching)
+
+
+def _failed(doing: str, why: str, reaching: bool) -> FlowError:
+    what = f"the S3 server did not allow us {doing}: {why}"
+    step = "run it again once the server works"
+    return CannotConnect(what, next_step=step) if reaching else TargetFailed(what, next_step=step)

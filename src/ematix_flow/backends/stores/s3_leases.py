@@ -1,0 +1,293 @@
+"""Locks in a bucket: an object that says who holds one, renewed while the holder lives.
+
+Taking is a conditional create, taking over a conditional replace of what was last seen, so that of several
+only one succeeds. Whether a lease has run out is told by the server's clock alone: the time of its answer
+against the time at which the object was last written. A holder counts from the moment before it asked, on
+a clock that never jumps, so it gives up earlier than anyone may take over. Only a holder that died on this
+very machine is known to be dead at once.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+from ematix_flow.backends.stores.s3_client import s3_client
+from ematix_flow.backends.stores.s3_failures import is_condition, is_missing, status, understood
+from ematix_flow.errors import FlowError, TargetFailed
+from ematix_flow.spec.connections.lakes import S3Connection
+from ematix_flow.state.locks import process_is_alive
+from ematix_flow.state.records import utc_now
+
+LEASE_SECONDS = 60.0
+BEAT_SECONDS = 15.0
+_LONGEST_PAUSE = 5.0
+_NO_CONDITIONS = (400, 501)  # what servers answer to a condition that they do not know
+_ROUNDING = 1.0  # servers tell whole seconds
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lease, as the object says it."""
+
+    token: str
+    what: str
+    run_id: str
+    pid: int
+    host: str
+    machine: str
+    since: dt.datetime
+    seconds: float
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it ran where this process runs, and runs no more. Of others nobody here can say."""
+        return bool(self.machine) and self.machine == _machine() and not process_is_alive(self.pid)
+
+    def to_json(self, beat: int) -> str:
+        value = {**self.__dict__, "since": self.since.isoformat(), "beat": beat}
+        return json.dumps(value)
+
+    @classmethod
+    def from_json(cls, text: str) -> Holder:
+        value = json.loads(text)
+        value.pop("beat")
+        return cls(**{**value, "since": dt.datetime.fromisoformat(value["since"])})
+
+    def __str__(self) -> str:
+        since = self.since.astimezone(dt.timezone.utc)
+        run = f"run {self.run_id} " if self.run_id else ""
+        return f"{run}(pid {self.pid} on {self.host}), since {since:%Y-%m-%d %H:%M:%S} UTC"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A lease as it was read: None for a holder that nobody can make out."""
+
+    etag: str
+    holder: Holder | None
+    age: float
+
+    @property
+    def over(self) -> bool:
+        if self.holder is not None and self.holder.is_dead:
+            return True
+        seconds = self.holder.seconds if self.holder is not None else LEASE_SECONDS
+        return self.age > seconds + _ROUNDING
+
+
+class Lease:
+    """One object of a bucket. Not for two threads at once, but for its own heartbeat."""
+
+    def __init__(
+        self,
+        connection: S3Connection,
+        key: str,
+        what: str,
+        run_id: str = "",
+        *,
+        seconds: float | None = None,
+        beat: float | None = None,
+    ) -> None:
+        self.key, self.what = key, what
+        self._connection = connection
+        self._seconds, self._pause = seconds or LEASE_SECONDS, beat or BEAT_SECONDS
+        self._holder = Holder(
+            token=uuid.uuid4().hex,
+            what=what,
+            run_id=run_id,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            machine=_machine(),
+            since=utc_now(),
+            seconds=self._seconds,
+        )
+        self._etag = ""
+        self._beats = 0
+        self._good_until = 0.0
+        self._lost: str | None = None
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # -------------------------------------------------------------- taking and giving back
+
+    def take(self) -> Seen | None:
+        """Take it, or take it over from a holder that is silent for too long; who has it when that fails."""
+        for _ in range(3):
+            if self._write(IfNoneMatch="*"):
+                break
+            seen = self.look()
+            if seen is None:  # released in between
+                continue
+            if not seen.over:
+                return seen
+            if self._write(IfMatch=seen.etag):
+                _log.warning("took the lock of %s over from %s", self.what, seen.holder or "an unknown run")
+                break
+        else:
+            return self.look() or Seen("", None, 0.0)
+        self._thread = threading.Thread(target=self._beat, name=f"lease {self.what}", daemon=True)
+        self._thread.start()
+        return None
+
+    def release(self) -> None:
+        """Give it back. One that was lost is another's: it is left alone."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            if self._lost is not None:
+                return
+            try:
+                with understood(self._connection, "to release a lock"):
+                    self._delete()
+            except FlowError as error:  # the run is over either way, and the lease runs out by itself
+                _log.warning("the lock of %s stays until it runs out: %s", self.what, error.what)
+
+    def require(self) -> None:
+        """Renew it now; TargetFailed when it is no longer ours. Whoever is about to commit asks.
+
+        One that was given back is nobody's to lose.
+        """
+        with self._lock:
+            if self._ended.is_set():
+                return
+            if self._lost is None:
+                self._renew()
+            if self._lost is not None:
+                raise TargetFailed(
+                    f"this run lost its lock on {self.what}: {self._lost}",
+                    state="nothing was committed",
+                    next_step="run it again; if this machine was asleep or cut off, nothing else is needed",
+                )
+
+    def look(self) -> Seen | None:
+        """The lease as it is; None when nobody has it."""
+        from botocore.exceptions import ClientError
+
+        client, bucket = s3_client(self._connection), self._connection.bucket
+        with understood(self._connection, "to read a lock"):
+            try:
+                found = client.get_object(Bucket=bucket, Key=self.key)
+                text = found["Body"].read().decode("utf-8", "replace")
+            except ClientError as error:
+                if is_missing(error):
+                    return None
+                raise
+        now = parsedate_to_datetime(found["ResponseMetadata"]["HTTPHeaders"]["date"])
+        age = (now - found["LastModified"]).total_seconds()
+        try:
+            return Seen(found["ETag"], Holder.from_json(text), age)
+        except (ValueError, KeyError, TypeError):
+            return Seen(found["ETag"], None, age)
+
+    # -------------------------------------------------------------- the object
+
+    def _write(self, **condition: str) -> bool:
+        """Write ourselves into it; False when the condition does not hold."""
+        from botocore.exceptions import ClientError
+
+        began = time.monotonic()
+        self._beats += 1
+        text = self._holder.to_json(self._beats)
+        client, bucket = s3_client(self._connection), self._connection.bucket
+        with understood(self._connection, "to write a lock"):
+            try:
+                answer = client.put_object(Bucket=bucket, Key=self.key, Body=text.encode(), **condition)
+                etag = answer["ETag"]
+            except ClientError as error:
+                if not is_condition(error):
+                    raise
+                etag = self._written_after_all()
+        if etag is None:
+            return False
+        self._etag, self._good_until = etag, began + self._seconds
+        return True
+
+    def _written_after_all(self) -> str | None:
+        """A write whose answer was lost is tried again by the client, and then refused."""
+        seen = self.look()
+        ours = seen is not None and seen.holder is not None and seen.holder.token == self._holder.token
+        return seen.etag if ours and seen is not None else None
+
+    def _delete(self) -> None:
+        """Only what is still ours. A server without conditions on deletes is asked without, after a look."""
+        from botocore.exceptions import ClientError
+
+        client, at = s3_client(self._connection), {"Bucket": self._connection.bucket, "Key": self.key}
+        for _ in range(3):  # a late renewal of our own may come in between
+            seen = self.look()
+            if seen is None or seen.holder is None or seen.holder.token != self._holder.token:
+                return
+            try:
+                client.delete_object(**at, IfMatch=seen.etag)
+                return
+            except ClientError as error:
+                if is_missing(error):
+                    return
+                if status(error) in _NO_CONDITIONS:
+                    client.delete_object(**at)
+                    return
+                if not is_condition(error):
+                    raise
+
+    # -------------------------------------------------------------- staying alive
+
+    def _renew(self) -> None:
+        try:
+            if not self._write(IfMatch=self._etag):
+                seen = self.look()
+                by = f"{seen.holder} took it over" if seen and seen.holder else "it is gone"
+                self._lost = f"it had not been renewed for {self._seconds:.0f} seconds, and {by}"
+        except FlowError as error:
+            if time.monotonic() >= self._good_until:
+                self._lost = f"it could not be renewed for {self._seconds:.0f} seconds: {error.what}"
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self._pause):
+            with self._lock:
+                if self._ended.is_set() or self._lost is not None:
+                    return
+                self._renew()
+                if self._lost is not None:
+                    _log.warning("the lock of %s was lost: %s", self.what, self._lost)
+
+
+@functools.cache
+def _machine() -> str:
+    """What tells this machine, since it was started, and its processes from all others; empty if unknown.
+
+    Containers of one machine share its start, and may share its name, but not the numbers of processes.
+    """
+    try:
+        started = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{started} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def acquire(lease: Lease, taken: Callable[[Seen], FlowError | None], pause: float = 0.5) -> None:
+    """Take a lease. ``taken`` says what to raise when another has it, or None to go on waiting.
+
+    Who waits long asks ever less often.
+    """
+    while (seen := lease.take()) is not None:
+        refusal = taken(seen)
+        if refusal is not None:
+            raise refusal
+        time.sleep(pause)
+        pause = min(pause * 1.2, _LONGEST_PAUSE)

@@ -1,0 +1,134 @@
+"""``flow maintain``: lake tables in shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ematix_flow.cli.failures import show
+from ematix_flow.cli.group import new_app
+from ematix_flow.cli.options import AllOption, EngineOption, ModuleOption, NamesArgument, OutputOption
+from ematix_flow.cli.output import Column, count, size, write_json, write_table
+from ematix_flow.cli.project import chosen_pipelines, load_project
+from ematix_flow.cli.terminal import say
+from ematix_flow.spec.durations import parse_duration
+
+if TYPE_CHECKING:
+    from ematix_flow.backends.upkeep import Maintained
+    from ematix_flow.schedule.maintain import Upkept
+
+app = new_app()
+
+
+@app.command()
+def maintain(
+    names: NamesArgument = None,
+    everything: AllOption = False,
+    module: ModuleOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
+    ] = False,
+    retain: Annotated[
+        str | None,
+        typer.Option(
+            "--retain",
+            metavar="DURATION",
+            help="How long files stay that the newest version does not need: 7d, 36h. Without it: as long as "
+            "the table says, which is 7 days unless it says otherwise.",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Allow a --retain of less than 7 days.")] = False,
+    zorder: Annotated[
+        str | None,
+        typer.Option(
+            "--zorder", metavar="COLUMNS", help="Bring rows together by these columns, as in day,customer."
+        ),
+    ] = None,
+    engine: EngineOption = None,
+    output: OutputOption = "text",
+) -> int:
+    """Compact small files of lake tables, remove those that nobody needs, tidy what lies beside them.
+
+    Loads of a table wait while it is compacted. Readers notice nothing.
+    """
+    from ematix_flow.backends.upkeep import Upkeep
+    from ematix_flow.schedule.context import spark_starter
+    from ematix_flow.schedule.maintain import maintain_pipelines, require_lakes
+
+    columns = tuple(part.strip() for part in (zorder or "").split(",") if part.strip())
+    kept = None if retain is None else parse_duration("--retain", retain)
+    upkeep = Upkeep(kept, columns, dry_run=dry_run, forced=force)
+    registry = load_project(module)
+    pipelines = [registry.pipeline(n) for n in chosen_pipelines(registry, names or [], everything=everything)]
+    spark = spark_starter(engine)
+    if names:
+        require_lakes(pipelines, spark)
+    if upkeep.is_short and not dry_run:
+        say(
+            f"warning: a reader or writer that still works with a version older than {retain} will fail",
+            "yellow",
+        )
+    outcomes = list(maintain_pipelines(pipelines, spark, upkeep, before=lambda t: say(f"  {t} …", "dim")))
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    if output == "json":
+        write_json([outcome.to_json() for outcome in outcomes])
+    else:
+        _write(outcomes, dry_run=dry_run)
+        for outcome in failed:
+            assert outcome.error is not None
+            show(outcome.error, outcome.target)
+    if dry_run:
+        say("dry run: nothing was changed")
+    if len(outcomes) == 1 and failed:
+        assert failed[0].error is not None
+        return failed[0].error.exit_code
+    return 1 if failed else 0
+
+
+def _write(outcomes: Sequence[Upkept], *, dry_run: bool) -> None:
+    from ematix_flow.schedule.maintain import table_label
+
+    if not outcomes:
+        say("no pipeline of the module loads a lake table")
+    rows = [
+        (table_label(outcome.target, table), *_numbers(table))
+        for outcome in outcomes
+        for table in outcome.tables
+    ]
+    if rows:
+        columns = (
+            Column("table"),
+            Column("files", right=True),
+            Column("to compact" if dry_run else "now", right=True),
+            Column("size", right=True),
+            *(() if dry_run else (Column("now", right=True),)),
+            Column("to remove" if dry_run else "removed", right=True),
+            Column("frees" if dry_run else "freed", right=True),
+            Column("events", right=True),
+            Column("journal", right=True),
+        )
+        kept = [place for place in range(len(columns)) if place < len(columns) - 2 or _says(rows, place)]
+        write_table([columns[place] for place in kept], [[row[place] for place in kept] for row in rows])
+    for outcome in outcomes:
+        if outcome.reason:
+            say(f"{outcome.target}: {outcome.reason}")
+
+
+def _numbers(table: Maintained) -> tuple[str, ...]:
+    before, after = table.before, table.after
+    return (
+        count(before.files),
+        count(table.small if after is None else after.files),
+        size(before.bytes),
+        *(() if after is None else (size(after.bytes),)),
+        count(table.removed.files),
+        size(table.removed.bytes),
+        f"{table.events:,} rows" if table.events else "",
+        f"{table.entries:,} folded" if table.entries else "",
+    )
+
+
+def _says(rows: Sequence[tuple[str, ...]], place: int) -> bool:
+    return any(row[place] for row in rows)

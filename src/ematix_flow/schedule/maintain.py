@@ -1,0 +1,106 @@
+"""Keeping the lake tables that pipelines load in shape, each once however many pipelines load it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ematix_flow.backends.upkeep import Maintainable, Maintained, Upkeep
+from ematix_flow.engine.results import unexpected
+from ematix_flow.errors import FlowError, UsageError
+from ematix_flow.graph.registry import DeclaredPipeline
+from ematix_flow.plan.matching import resolve_matching
+from ematix_flow.plan.world import StartSpark, World
+from ematix_flow.schedule.run import open_world
+from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
+
+
+@dataclass(frozen=True)
+class Upkept:
+    """What became of one target. No tables and no error: there is none yet, or it was done already."""
+
+    pipeline: str
+    target: str
+    tables: tuple[Maintained, ...] = ()
+    reason: str | None = None
+    error: FlowError | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "target": self.target,
+            "tables": [table.to_json() for table in self.tables],
+            "reason": self.reason,
+            "error": self.error.to_json() if self.error else None,
+        }
+
+
+def require_lakes(pipelines: Sequence[DeclaredPipeline], spark: StartSpark) -> None:
+    """UsageError when a pipeline that was named loads nothing that could be maintained."""
+    world = open_world(spark)
+    for declared in pipelines:
+        if not _lake_targets(declared.spec, world):
+            into = ", ".join(f"{t.label} ({world.backend(t.connection).kind})" for t in declared.spec.targets)
+            raise UsageError(
+                f"pipeline {declared.spec.name!r} loads no lake table, only {into}",
+                next_step="name a pipeline that loads Delta Lake or Iceberg, or give --all",
+            )
+
+
+def maintain_pipelines(
+    pipelines: Sequence[DeclaredPipeline],
+    spark: StartSpark,
+    upkeep: Upkeep,
+    *,
+    before: Callable[[str], None] = lambda target: None,
+) -> Iterator[Upkept]:
+    """One after the other, and on past failures; ``before`` is told of each target that is next."""
+    world = open_world(spark)
+    done: set[tuple[str, str]] = set()
+    found = [(declared.spec, target) for declared in pipelines for target in _reached(declared.spec, world)]
+    for spec, target in found:
+        if isinstance(target, Upkept):
+            yield target
+            continue
+        before(target.label)
+        yield _maintain(spec, target, world, upkeep, done)
+
+
+def _reached(spec: PipelineSpec, world: World) -> list[TargetSpec | Upkept]:
+    """The lake targets. All are opened before Spark is, so that it starts with the jars of all of them."""
+    try:
+        return [*_lake_targets(spec, world)]
+    except FlowError as error:
+        return [Upkept(spec.name, ", ".join(t.label for t in spec.targets), error=error.at(spec.where))]
+
+
+def _lake_targets(spec: PipelineSpec, world: World) -> list[TargetSpec]:
+    return [t for t in spec.targets if isinstance(world.backend(t.connection).target(), Maintainable)]
+
+
+def _maintain(
+    spec: PipelineSpec, target: TargetSpec, world: World, upkeep: Upkeep, done: set[tuple[str, str]]
+) -> Upkept:
+    assert target.table is not None
+    key = (world.backend(target.connection).identity(), target.table.label)
+    if key in done:
+        return Upkept(spec.name, target.label, reason="done for the pipeline before")
+    done.add(key)
+    try:
+        table, _ = resolve_matching(spec, target, target.table)
+        sink = world.target(target.connection)
+        assert isinstance(sink, Maintainable)
+        tables = tuple(sink.maintain(table, upkeep))
+    except FlowError as error:
+        return Upkept(spec.name, target.label, error=error.at(spec.where))
+    except Exception as error:
+        failure = unexpected(error)
+        failure.__cause__ = error
+        return Upkept(spec.name, target.label, error=failure)
+    return Upkept(spec.name, target.label, tables, None if tables else "there is no table yet")
+
+
+def table_label(target: str, table: Maintained) -> str:
+    """With the connection in front, as a target's label has it."""
+    return f"{target.partition(':')[0]}:{table.table}"

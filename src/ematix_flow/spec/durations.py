@@ -1,0 +1,27 @@
+"""Durations as a person writes them: ``90m``, ``36h``, ``7d``."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+
+from ematix_flow.errors import UsageError
+
+_DURATION = re.compile(r"(\d+)\s*(s|m|h|d|w)")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def duration_in(text: str) -> dt.timedelta | None:
+    """None when it is no duration, or one that no calendar holds."""
+    found = _DURATION.fullmatch(text.strip())
+    try:
+        return dt.timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else None
+    except (OverflowError, ValueError):
+        return None
+
+
+def parse_duration(option: str, text: str) -> dt.timedelta:
+    found = duration_in(text)
+    if found is None:
+        raise UsageError(f"{option} {text!r} is no duration", next_step="write 90m, 36h, 7d or 2w")
+    return found

@@ -1,0 +1,141 @@
+"""Rows of a lake table that become versions, and what keeps a history from being lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ematix_flow import DeltaLocalConnection, IcebergConnection
+from ematix_flow.backends.base import Backend
+from ematix_flow.backends.lake.target import LakeTarget
+from ematix_flow.backends.registry import open_backend
+from ematix_flow.errors import TargetFailed
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.strategies.matching import Matching
+from ematix_flow.testing.contract_scd2 import DATED, dated
+from ematix_flow.testing.evolution import TEXT, evolving, table_of, value_column
+from ematix_flow.testing.history import HistoryContract
+from ematix_flow.testing.loads import load_rows, new_load
+from ematix_flow.testing.matched_loads import load_matched
+from tests.iceberg_reading import rows_of, static_table
+from tests.lake_reading import read_delta
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# What the core does for both, in the same way: every run sees it do so for one.
+delta_first = pytest.mark.parametrize(
+    "backend", ["delta", pytest.param("iceberg", marks=pytest.mark.long)], indirect=True
+)
+
+
+@contextmanager
+def as_they_are(_: str) -> Iterator[None]:
+    yield
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
+    where = str(tmp_path / "lake")
+    if request.param == "delta":
+        return open_backend(DeltaLocalConnection(name="lake", path=where))
+    return open_backend(IcebergConnection(name="lake", catalog_type="hadoop", warehouse=where))
+
+
+@pytest.fixture
+def target(backend: Backend, spark: SparkSession) -> LakeTarget:
+    target = backend.target()
+    assert isinstance(target, LakeTarget)
+    target.use_spark(lambda: spark, as_they_are)
+    return target
+
+
+class Histories(HistoryContract):
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+
+    def read_rows(self, backend: Backend, table: TableSpec) -> list[dict[str, Any]]:
+        if isinstance(backend.connection, DeltaLocalConnection):
+            return read_delta(backend, table, self.spark)
+        assert isinstance(backend.connection, IcebergConnection)
+        found = static_table(Path(backend.connection.warehouse), "contract", table.name)
+        return rows_of(found.scan().to_arrow(), table) if found is not None else []
+
+
+@pytest.fixture
+def suite(spark: SparkSession) -> Histories:
+    return Histories(spark)
+
+
+def test_rows_become_versions_that_begin_when_they_were_loaded(
+    suite: Histories, backend: Backend, target: LakeTarget
+) -> None:
+    suite.test_rows_become_versions_that_begin_when_they_were_loaded(backend, target, "merge")
+    table = table_of(value_column(TEXT))
+    (told,) = target.plan_table(table, target.inspect(table)).differences
+    assert "keeps versions" in told  # and they never become plain rows
+
+
+@pytest.mark.long
+def test_rows_become_versions_that_begin_at_their_events(
+    suite: Histories, backend: Backend, target: LakeTarget
+) -> None:
+    suite.test_rows_become_versions_that_begin_at_their_events(backend, target)
+
+
+@delta_first
+def test_a_mark_of_deletion_ends_the_version_also_under_a_time_to_live(
+    suite: Histories, backend: Backend, target: LakeTarget
+) -> None:
+    suite.test_a_mark_of_deletion_ends_the_version_also_under_a_time_to_live(backend, target)
+
+
+@delta_first
+def test_a_value_of_a_wider_type_is_no_new_version(
+    suite: Histories, backend: Backend, target: LakeTarget
+) -> None:
+    suite.test_a_whole_number_that_becomes_a_numeric_keeps_its_history(backend, target)
+
+
+@delta_first
+def test_a_switch_to_versions_that_was_broken_off_is_finished_by_the_next_run(
+    suite: Histories, backend: Backend, target: LakeTarget
+) -> None:
+    matching = Matching(keys=("id",), compare=("value",), update=("value",))
+    table = table_of(value_column(TEXT))
+    load_rows(target, new_load(table, "merge", matching=matching), [{"id": 1, "value": "a"}])
+    history = replace(table, keeps="versions", merge_keys=("id",))
+    for change in target.plan_table(history, target.inspect(history), matching).changes:
+        if change.action == "add_column":
+            with target.session() as session:
+                session.execute(change.sql)
+    plan = target.plan_table(history, target.inspect(history), matching)
+    assert plan.becomes_history and not plan.differences
+    evolving(target, new_load(history, "scd2", matching=matching), [{"id": 1, "value": "a"}])
+    assert [version[:2] for version in suite.versions(backend, history)] == [(1, "a")]
+    assert suite.fits(target, history, matching)
+
+
+def test_a_history_whose_journal_is_gone_keeps_its_events_and_takes_no_load(
+    backend: Backend, target: LakeTarget, tmp_path: Path, spark: SparkSession
+) -> None:
+    for batch, at in enumerate((1, 2)):  # the second confirms the first: an event without a version
+        load_matched(
+            target, DATED, "scd2", dated((1, "a", at)), event="at", load={"batch_key": f"slot:{batch}"}
+        )
+    (journal,) = (tmp_path / "lake").glob(f"**/{DATED.name}/_ematix_flow")
+    shutil.move(journal, tmp_path / "kept")
+    with pytest.raises(TargetFailed, match="has taken load 1 of ours before"):
+        load_matched(target, DATED, "scd2", dated((1, "b", 3)), event="at", load={"batch_key": "slot:3"})
+    shutil.rmtree(journal, ignore_errors=True)
+    shutil.move(tmp_path / "kept", journal)
+    # late, between both: had the second event been lost, this one would end the version
+    load_matched(target, DATED, "scd2", dated((1, "c", 1.5)), event="at", load={"batch_key": "slot:4"})
+    found = Histories(spark).read_rows(backend, DATED)
+    assert sorted(row["name"] for row in found) == ["a", "a", "c"]

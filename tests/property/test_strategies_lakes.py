@@ -1,0 +1,79 @@
+"""Random histories on lake tables against the same model as the databases.
+
+A load costs seconds here, so these are few; ``-m long`` takes many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from ematix_flow import DeltaLocalConnection
+from ematix_flow.backends.lake.target import LakeTarget
+from ematix_flow.backends.registry import open_backend
+from ematix_flow.spec.tables import TableSpec
+from tests.property.strategy_driving import Database
+from tests.property.strategy_histories import Polling, Scenario, pollings, scenarios
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
+
+
+def examples(count: int) -> settings:
+    return settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+@contextmanager
+def as_they_are(_: str) -> Iterator[None]:
+    yield
+
+
+class DeltaTables(Database):
+    def drop(self, table: TableSpec) -> None:
+        assert isinstance(self.target, LakeTarget)
+        self.target.store.remove_tree(f"{table.schema}/{table.name}")
+
+
+@pytest.fixture(scope="module")
+def delta(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Database:
+    path = tmp_path_factory.mktemp("lake")
+    target = open_backend(DeltaLocalConnection(name="delta", path=str(Path(path)))).target()
+    assert isinstance(target, LakeTarget)
+    target.use_spark(lambda: spark, as_they_are)
+    return DeltaTables(target)
+
+
+class TestDelta:
+    @examples(3)
+    @given(scenarios(("merge",), ()))
+    def test_merge(self, delta: Database, scenario: Scenario) -> None:
+        delta.check(scenario)
+
+    @examples(2)
+    @given(scenarios(("versions", "events"), ()))
+    def test_scd2(self, delta: Database, scenario: Scenario) -> None:
+        delta.check(scenario)
+
+    @examples(2)
+    @given(pollings(("append", "keyed", "merge", "events"), ()))
+    def test_incremental_reads(self, delta: Database, polling: Polling) -> None:
+        delta.poll(polling)
+
+    @pytest.mark.long
+    @examples(1_000)
+    @given(scenarios(("append", "truncate", "merge", "versions", "events"), ()))
+    def test_a_thousand_histories(self, delta: Database, scenario: Scenario) -> None:
+        delta.check(scenario)
