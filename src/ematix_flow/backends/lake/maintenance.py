@@ -40,6 +40,7 @@ class Maintenance:
     def carry_out(self) -> list[Maintained]:
         if self.format.snapshot(self.spark, self.table) is None:
             return []
+        self.format.require_separate(self.table)  # another's files would be taken for nobody's
         self._require_columns()
         beside = self._beside()
         self._require_kept_long_enough([self.table, *beside])

@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 _EXACT_DIGITS = 15  # what a double holds of any decimal
 _MAX_DIGITS = 38
 
-_NUMBER = "^-?(0|[1-9][0-9]*)([.][0-9]+)?$"
+_END = "(?![^a]|a)"  # "$" would take a line end at the end of a text for none
+_NUMBER = f"^-?(0|[1-9][0-9]*)([.][0-9]+)?{_END}"
 # no sixteenth digit that says something: a double would lose it
 _FEW_DIGITS = f"(?!-?[0.]*[1-9]([.]?[0-9]){{{_EXACT_DIGITS - 1},}}[.]?[1-9])"
-_FLOAT = f"^{_FEW_DIGITS}-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][+-]?[0-9]+)?$|^NaN$|^-?Infinity$"
-_WORD_OR_ZERO = "^-?([NI]|[0.]+([eE]|$))"
+_FLOAT = f"^{_FEW_DIGITS}-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][+-]?[0-9]+)?{_END}|^NaN{_END}|^-?Infinity{_END}"
+_WORD_OR_ZERO = f"^-?([NI]|[0.]+([eE]|{_END}))"
 _SMALLEST, _LARGEST = sys.float_info.min, sys.float_info.max  # beyond them digits are lost, or all is
-_DATE = "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_DATE = f"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{_END}"
 _TIME = "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6})?)?"
-_ZONE = "(Z|[+-][0-9]{2}:?[0-9]{2})$"
+_ZONE = f"(Z|[+-][0-9]{{2}}:?[0-9]{{2}}){_END}"
 
 
 def _casts(pattern: str, spark_type: str) -> str:
@@ -49,7 +50,7 @@ _FACTS = {
     "boolean": "bool_and(lower({cell}) IN ('true', 'false'))",
     "date": _casts(_DATE, "DATE"),
     "zoned": _casts(_TIME + _ZONE, "TIMESTAMP"),
-    "local": _casts(_TIME + "$", "TIMESTAMP_NTZ"),
+    "local": _casts(_TIME + _END, "TIMESTAMP_NTZ"),
     "whole_digits": "max(length(ltrim('-', split_part({cell}, '.', 1))))",
     "most_places": "max(length(split_part({cell}, '.', 2)))",
     "fewest_places": "min(length(split_part({cell}, '.', 2)))",
@@ -146,7 +147,7 @@ def type_of_texts(values: Iterable[str | None]) -> str:
         "boolean": all(cell.lower() in ("true", "false") for cell in cells),
         "date": all(_is(_DATE, dt.date.fromisoformat, cell) for cell in cells),
         "zoned": False,  # a folder's name has no zone
-        "local": all(_is(_TIME + "$", dt.datetime.fromisoformat, cell) for cell in cells),
+        "local": all(_is(_TIME + _END, dt.datetime.fromisoformat, cell) for cell in cells),
         "whole_digits": max((len(whole) for whole, _, _ in numbers), default=0),
         "most_places": max((len(places) for _, _, places in numbers), default=0),
         "fewest_places": min((len(places) for _, _, places in numbers), default=0),
