@@ -59,6 +59,8 @@ def _cast(array: pa.Array, column: ColumnSpec, offset: int) -> pa.Array:
             return _timestamp(array, wanted)
         if t.is_decimal(wanted) and (t.is_integer(array.type) or t.is_floating(array.type)):
             return _decimal(array, column.type)
+        if t.is_float32(wanted) and t.is_float64(array.type):
+            return _float(array, wanted)
         return array.cast(wanted, safe=True)
     except (
         pa.ArrowInvalid,
@@ -69,6 +71,16 @@ def _cast(array: pa.Array, column: ColumnSpec, offset: int) -> pa.Array:
     ) as error:
         _reject_uncastable(array, column, offset, error)
         raise  # unreachable: the line above raises
+
+
+def _float(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Digits that it cannot hold are lost, as in any database; a number must not become infinity."""
+    import pyarrow.compute as pc
+
+    cast = array.cast(wanted)
+    if pc.any(pc.and_(pc.is_finite(array), pc.is_inf(cast))).as_py():
+        raise ArithmeticError("beyond the largest of its numbers")
+    return cast
 
 
 def _timestamp(array: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -140,6 +152,8 @@ def _probe(one: pa.Array, column: ColumnSpec) -> None:
         _decimal(one, column.type)
     elif t.is_timestamp(one.type) and t.is_timestamp(wanted):
         _timestamp(one, wanted)
+    elif t.is_float32(wanted) and t.is_float64(one.type):
+        _float(one, wanted)
     else:
         one.cast(wanted, safe=True)
 

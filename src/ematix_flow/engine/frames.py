@@ -88,6 +88,9 @@ def ranged(frame: DataFrame, source_range: SourceRange | None) -> DataFrame:
     from ematix_flow.plan.spark_types import to_spark
 
     mark = F.col(f"`{source_range.column.replace('`', '``')}`")
+    bounds = [bound for bound in (source_range.low, source_range.high) if bound is not None]
+    if any(bound.type.kind in ("text", "string") for bound in bounds):
+        mark = mark.cast("string")  # a number beside a text would be compared as numbers are
     keep = F.lit(True)
     for bound, compare in ((source_range.low, mark.__ge__), (source_range.high, mark.__le__)):
         if bound is not None:

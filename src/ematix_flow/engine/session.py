@@ -86,7 +86,7 @@ def spark_session(settings: EngineSettings, *, jar_groups: Sequence[str] = ()) -
         running, _running = _running, None
         _end(running, train=False)
         require_reachable(settings.master)
-        _running = _connect(settings) if settings.is_connect else _start(settings, groups)
+        _running = _connect(settings, groups) if settings.is_connect else _start(settings, groups)
         return _running.session
 
 
@@ -284,7 +284,7 @@ def _environment_variables(told: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _connect(settings: EngineSettings) -> _Running:
+def _connect(settings: EngineSettings, groups: frozenset[str]) -> _Running:
     """A session on a Spark Connect server."""
     from pyspark.sql import SparkSession
 
@@ -300,7 +300,7 @@ def _connect(settings: EngineSettings) -> _Running:
     except Exception as error:
         os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
         raise translate(error, what=f"connecting to {settings.master}") from error
-    return _Running(settings, frozenset(), session, None, None, None, os.getpid())
+    return _Running(settings, groups, session, None, None, None, os.getpid())  # its jars are its own
 
 
 # ---------------------------------------------------------------------- while it runs

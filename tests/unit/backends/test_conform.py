@@ -63,6 +63,7 @@ def numeric(precision: int, scale: int) -> DataType:
         (pa.array([{"a": "ü"}]), DataType("jsonb"), ['{"a": "ü"}']),
         (pa.array(["a", "b", "a"]).dictionary_encode(), DataType("text"), ["a", "b", "a"]),
         (pa.array([None, None], pa.null()), DataType("date"), [None, None]),
+        (pa.array([0.5, float("inf"), None]), DataType("float"), [0.5, float("inf"), None]),
     ],
 )
 def test_a_value_that_fits_arrives_unchanged(
@@ -82,6 +83,7 @@ def test_a_value_that_fits_arrives_unchanged(
         (pa.array([Decimal("1000")]), numeric(5, 2), r"does not fit Numeric\[5, 2\]"),
         (pa.array([2]), DataType("boolean"), "neither 0 nor 1"),
         (pa.array(["ok", "äöü!"]), DataType("string", length=3), "row 2 .* longer than the 3 characters"),
+        (pa.array([0.5, None, 1e300]), DataType("float"), r"row 3 .*1e\+300 does not fit Float"),
         (pa.array(["31.12.2026"]), DataType("date"), "does not fit Date"),
         (pa.array([1], pa.timestamp("ns")), DataType("timestamp"), "does not fit Timestamp"),
     ],

@@ -31,6 +31,8 @@ class DeltaBackend(Backend):
         strategies=frozenset({"append", "truncate", "merge", "scd2"}),
         transactions=True,
         same_db=False,
+        parallel_read=True,
+        concurrent_writers=True,
         parallel_write=True,
         shared_filesystem=True,
     )

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.backends.base import StagedPart
 from ematix_flow.backends.stores.base import Store
+from ematix_flow.errors import TargetFailed
 from ematix_flow.spec.tables import TableSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 STAGING = ".ematix_flow/staging"
+BEGUN = "_begun"
 _FILE_BYTES = 256 * 1024 * 1024
 _ROW_GROUP_BYTES = 64 * 1024 * 1024
 
@@ -29,6 +31,11 @@ class LakeStaging:
     table: TableSpec
 
     def write(self, part: str, batches: Iterable[pa.RecordBatch]) -> StagedPart:
+        if BEGUN not in self.store.names(self.folder):
+            raise TargetFailed(
+                f"this task does not see the staging folder {self.store.uri(self.folder)}",
+                next_step="a lake on a disk needs a file system that the driver and every worker share",
+            )
         rows = written = 0
         with tempfile.TemporaryDirectory(prefix="ematix-flow-") as scratch:
             files = _Files(Path(scratch), self.store, f"{self.folder}/{part}", self.table.arrow_schema())

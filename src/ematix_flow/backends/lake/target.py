@@ -36,7 +36,7 @@ from ematix_flow.backends.lake.loading import LakeLoad
 from ematix_flow.backends.lake.maintenance import Maintenance
 from ematix_flow.backends.lake.planning import loosely_stamped, with_partitions, without_keys
 from ematix_flow.backends.lake.session import SparkSqlSession
-from ematix_flow.backends.lake.staging import STAGING, LakeStaging
+from ematix_flow.backends.lake.staging import BEGUN, STAGING, LakeStaging
 from ematix_flow.backends.lake.statements import place_statement
 from ematix_flow.backends.lake.table import ChangedMeanwhile, LakeFormat, Snapshot
 from ematix_flow.backends.query_tables import Name
@@ -271,7 +271,7 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
         if not load.dry_run:
             self._remember(load)
         folder = f"{STAGING}/{distinct_name(load.pipeline, load.target)}/{attempt}"
-        self.store.create(f"{folder}/_begun", "")  # so that a sweep finds what a crash leaves
+        self.store.create(f"{folder}/{BEGUN}", "")  # so that a sweep finds what a crash leaves
         return LakeStaging(self.store, folder, load.table)
 
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:

@@ -22,6 +22,8 @@ class LocalFilesBackend(Backend):
         strategies=frozenset({"append", "truncate"}),
         transactions=True,
         same_db=False,
+        parallel_read=True,
+        concurrent_writers=True,
         parallel_write=True,
         shared_filesystem=True,
         file_bytes=FILE_BYTES,

@@ -21,6 +21,8 @@ class S3FilesBackend(Backend):
         strategies=frozenset({"append", "truncate"}),
         transactions=True,
         same_db=False,
+        parallel_read=True,
+        concurrent_writers=True,
         parallel_write=True,
         file_bytes=FILE_BYTES,
     )
