@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,14 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from ematix_flow import DeltaLocalConnection, IcebergConnection
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.lake.target import LakeTarget
 from ematix_flow.backends.registry import open_backend
-from ematix_flow.errors import TargetFailed
+from ematix_flow.errors import FlowError, TargetFailed
 from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.matching import Matching
 from ematix_flow.testing.contract_scd2 import DATED, dated
 from ematix_flow.testing.evolution import TEXT, evolving, table_of, value_column
@@ -120,6 +123,43 @@ def test_a_switch_to_versions_that_was_broken_off_is_finished_by_the_next_run(
     evolving(target, new_load(history, "scd2", matching=matching), [{"id": 1, "value": "a"}])
     assert [version[:2] for version in suite.versions(backend, history)] == [(1, "a")]
     assert suite.fits(target, history, matching)
+
+
+@pytest.mark.parametrize("backend", ["delta"], indirect=True)
+def test_rows_of_another_program_that_know_no_time_become_versions_once(
+    suite: Histories, target: LakeTarget, tmp_path: Path
+) -> None:
+    from deltalake import DeltaTable, write_deltalake
+
+    folder = str(tmp_path / "lake" / "contract" / "evolving")
+    matching = Matching(keys=("id",), compare=("value",), update=("value",))
+    history = replace(table_of(value_column(TEXT)), keeps="versions", merge_keys=("id",))
+    theirs = pa.table({"id": pa.array([1, 2]), "value": ["a", "b"]})
+    write_deltalake(folder, theirs)
+    twice = [{"id": 1, "value": "a"}, {"id": 1, "value": "x"}]
+    with pytest.raises(FlowError):
+        evolving(target, new_load(history, "scd2", matching=matching), twice)
+    assert not suite.fits(target, history, matching)  # nothing has been touched
+    load = new_load(history, "scd2", matching=matching)
+    evolving(target, load, [{"id": 1, "value": "a"}, {"id": 2, "value": "c"}])
+    ever = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+    names = ["id", "value", "valid_from", "valid_to", "is_current"]
+    found = DeltaTable(folder).to_pyarrow_table(columns=names).to_pylist()
+    assert sorted(tuple(row.values()) for row in found) == [
+        (1, "a", ever, None, True),
+        (2, "b", ever, load.loaded_at, False),
+        (2, "c", load.loaded_at, None, True),
+    ]
+    assert suite.fits(target, history, matching)
+
+
+@pytest.mark.parametrize("backend", ["delta"], indirect=True)
+def test_a_copy_of_a_history_is_a_table_like_any_other(suite: Histories, target: LakeTarget) -> None:
+    moment, flag = DataType("timestamp_tz"), DataType("boolean")
+    types = {"valid_from": moment, "valid_to": moment, "is_current": flag, "row_hash": TEXT}
+    copied = table_of(*[value_column(data_type, name=name) for name, data_type in types.items()])
+    load_rows(target, new_load(copied), [{"id": 1, **dict.fromkeys(types)}])
+    assert suite.fits(target, copied)
 
 
 def test_a_history_whose_journal_is_gone_keeps_its_events_and_takes_no_load(

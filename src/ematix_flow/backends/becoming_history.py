@@ -5,6 +5,7 @@ It begins at the row's event, where the load knows one, else when the row was lo
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 
 from sqlglot import exp
@@ -30,6 +31,7 @@ from ematix_flow.strategies.sql import aliased, column, equal_keys, insert_into
 COLUMNS = (VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH)
 _MOMENT, _BOOLEAN = DataType("timestamp_tz"), DataType("boolean")
 _TICK = 0.000001
+_EVER = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 def may_keep_versions(wanted: TableSpec) -> bool:
@@ -56,10 +58,11 @@ def fills(
 ) -> Mapping[str, exp.Expr]:
     """What the columns of versions hold for the rows that are there."""
     there = {c.name for c in live.columns}
-    begins: exp.Expr = column(LOADED_AT)
+    # rows of another program may know neither
+    moments: list[exp.Expr] = [column(LOADED_AT), dialect.literal(_EVER, _MOMENT)]
     if matching.event is not None and matching.event in there:
-        event = dialect.moment(column(matching.event), wanted.column(matching.event).type)
-        begins = exp.func("COALESCE", event, begins)
+        moments.insert(0, dialect.moment(column(matching.event), wanted.column(matching.event).type))
+    begins: exp.Expr = exp.func("COALESCE", *moments)
     ends: exp.Expr = dialect.literal(None, _MOMENT)
     is_open: exp.Expr = dialect.literal(True, _BOOLEAN)
     if DELETED_AT in there and DELETED_AT not in wanted.column_names:  # a row that was marked as deleted

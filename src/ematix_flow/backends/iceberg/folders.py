@@ -8,4 +8,12 @@ METADATA = "metadata"
 
 
 def is_table(store: Store, folder: str) -> bool:
+    try:
+        store.read(f"{folder}/{METADATA}/version-hint.text")  # to list all of it grows with every commit
+    except (FileNotFoundError, NotADirectoryError):
+        return _has_metadata(store, folder)
+    return True
+
+
+def _has_metadata(store: Store, folder: str) -> bool:
     return any(name.endswith(".metadata.json") for name in store.names(f"{folder}/{METADATA}"))

@@ -153,11 +153,11 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
 
         A lake may call any column nullable: that these are filled, its rows alone tell.
         """
-        if not set(VERSION_COLUMNS) <= set(snapshot.schema.names):
+        declared = not table.keeps_versions and set(VERSION_COLUMNS) & set(table.column_names)
+        if declared or not set(VERSION_COLUMNS) <= set(snapshot.schema.names):
             return None
-        unfilled = " OR ".join(f"{name} IS NULL" for name in _FILLED)
         rows = self._format.frame(self.spark(), table, snapshot)
-        return rows.where(unfilled).limit(1).count() > 0
+        return rows.where(f"{VALID_FROM} IS NULL").limit(1).count() > 0
 
     def divided(self, partition_by: tuple[str, ...]) -> LakeTarget:
         self._partition_by = partition_by
@@ -283,7 +283,7 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
         self.name_table(load.table)
         with self._told(f"loading {load.target}"):
             if load.dry_run:
-                return self._rehearse(load, rows)
+                return self._rehearse(load, rows, self._journal(load.table))
             for attempt in range(1, _TRIES + 1):
                 try:
                     return self._apply(load, rows)
@@ -309,7 +309,10 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
                 journal.fold()
                 journal = self._journal(load.table)
             if any(change.action == "fill" for change in load.changes.changes):
-                self._change(load)  # rows are compared by what is filled in
+                # rows are compared by what is filled in; what a load may be refused for comes before
+                if self._rehearse(load, rows, journal).duplicate:
+                    return Applied(rows_in=sum(part.rows for part in rows.parts), duplicate=True)
+                self._change(load)
             work = self._load(spark, load, journal, rows)
             try:
                 computed = work.compute()
@@ -317,8 +320,8 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
             finally:
                 work.release()
 
-    def _rehearse(self, load: Load, rows: StagedRows) -> Applied:
-        work = self._load(self.spark(), load, self._journal(load.table), rows)
+    def _rehearse(self, load: Load, rows: StagedRows, journal: Journal) -> Applied:
+        work = self._load(self.spark(), load, journal, rows)
         try:
             return work.compute().applied
         finally:

@@ -89,8 +89,10 @@ def _require_closed_quotes(
     """Of files that the driver has not seen the whole of, Spark counts the quotes."""
     if (table.fingerprint, reading) in _found or not quotes_pair(reading):
         return
+    if reading.schema_infer_max_records is not None:  # not to look at all of it is what was asked for
+        return
     spanning = {file: shape for shape, files in shapes.items() if shape.spans_lines for file in files}
-    uncounted = [file for file in spanning if not is_counted(file)]
+    uncounted = [file for file in spanning if not is_counted(file) and not is_hadoops(file)]
     for file in odd_files(spark, uncounted, reading.quote) if uncounted else ():
         require_closed(file, spanning[file], reading)
 
