@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,6 +110,21 @@ def test_two_connections_that_mean_different_things_by_one_bucket_are_refused() 
     world.spark()
     world.backend(replace(one, name="other", endpoint="http://localhost:2"))
     with pytest.raises(Unsupported, match=r"connection 'other' .*bucket\.data\.endpoint"):
+        world.spark()
+
+
+def test_a_connection_may_leave_the_region_to_another_of_the_same_bucket() -> None:
+    one = ObjectStoreS3Connection(name="one", bucket="data", anonymous=True, region="eu-west-1")
+    told: list[Mapping[str, str]] = []
+    world = World(
+        lambda groups: None, lambda error, what: FlowError(what), lambda session, conf: told.append(conf)
+    )  # type: ignore[arg-type,return-value]
+    for connection in (replace(one, name="none", region=""), one):
+        world.backend(connection)
+    world.spark()
+    assert "eu-west-1" in told[-1].values()
+    world.backend(replace(one, name="other", region="us-east-1"))
+    with pytest.raises(Unsupported, match=r"endpoint\.region"):
         world.spark()
 
 
