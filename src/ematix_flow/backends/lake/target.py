@@ -377,6 +377,12 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
 
 def _own_session(started: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     """A new one set as the one that was started, and to reach the lake."""
+    if not hasattr(started, "newSession"):
+        raise Unsupported(
+            "a lake table cannot be loaded through Spark Connect, which gives a load no session of its own",
+            state="nothing was touched",
+            next_step="use the engine 'local', or name the cluster itself, as in spark://host:7077",
+        )
     own = started.newSession()
     known = own.conf.getAll
     wanted = {k: v for k, v in started.conf.getAll.items() if known.get(k) != v and own.conf.isModifiable(k)}
