@@ -45,8 +45,10 @@ def _casts(pattern: str, spark_type: str) -> str:
 _FACTS = {
     "cells": "count({cell})",
     "number": f"bool_and({{cell}} RLIKE '{_NUMBER}')",
-    "float": f"bool_and({{cell}} RLIKE '{_FLOAT}' AND ({{cell}} RLIKE '{_WORD_OR_ZERO}' "
-    f"OR abs(try_cast({{cell}} AS DOUBLE)) BETWEEN {_SMALLEST!r}D AND {_LARGEST!r}D))",
+    # a short number is one in any case, and soon known to be
+    "float": f"bool_and((length({{cell}}) <= {_EXACT_DIGITS} AND {{cell}} RLIKE '{_NUMBER}') "
+    f"OR ({{cell}} RLIKE '{_FLOAT}' AND ({{cell}} RLIKE '{_WORD_OR_ZERO}' "
+    f"OR abs(try_cast({{cell}} AS DOUBLE)) BETWEEN {_SMALLEST!r}D AND {_LARGEST!r}D)))",
     "boolean": "bool_and(lower({cell}) IN ('true', 'false'))",
     "date": _casts(_DATE, "DATE"),
     "zoned": _casts(_TIME + _ZONE, "TIMESTAMP"),
