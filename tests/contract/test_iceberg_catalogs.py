@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ematix_flow import IcebergConnection
-from ematix_flow.backends.base import SparkSource, SparkTarget, Target
+from ematix_flow.backends.base import SparkSource, Target
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import CannotConnect, Unsupported
 from ematix_flow.spec.tables import TableSpec
@@ -17,6 +15,7 @@ from ematix_flow.spec.types import DataType
 from ematix_flow.testing.loads import PIPELINE, TARGET, load_rows, new_load
 from ematix_flow.testing.matched_loads import keyed, load_matched, table_of
 from tests.iceberg_reading import rows_of
+from tests.lakes import lake_target
 from tests.services.s3 import REGION, S3Server
 from tests.services.s3_tables import catalog_fields, create_table_bucket
 
@@ -28,17 +27,8 @@ BIG, TEXT = DataType("big_int"), DataType("text")
 CUSTOMERS = table_of("customers", {"id": BIG}, {"name": TEXT})
 
 
-@contextmanager
-def as_they_are(_: str) -> Iterator[None]:
-    yield
-
-
 def opened(connection: IcebergConnection, spark: SparkSession) -> Target:
-    target = open_backend(connection).target()
-    assert isinstance(target, SparkTarget)
-    assert isinstance(target, Target)
-    target.use_spark(lambda: spark, as_they_are)
-    return target
+    return lake_target(open_backend(connection), spark)
 
 
 def named(*rows: tuple[int, str]) -> list[dict[str, Any]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ematix_flow import IcebergConnection
-from ematix_flow.backends.base import SparkSource, SparkTarget
+from ematix_flow.backends.base import SparkSource
 from ematix_flow.backends.iceberg.format import IcebergFormat
 from ematix_flow.backends.iceberg.settings import catalog_name
 from ematix_flow.backends.iceberg.target import IcebergTarget
@@ -25,17 +23,13 @@ from ematix_flow.spec.types import DataType
 from ematix_flow.testing.loads import load_rows, new_load
 from ematix_flow.testing.matched_loads import load_matched, table_of
 from tests.iceberg_reading import rows_of, static_table
+from tests.lakes import lake_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BIG, TEXT, INTEGER = DataType("big_int"), DataType("text"), DataType("integer")
 PEOPLE = replace(table_of("people", {"id": BIG}, {"name": TEXT}), schema="hr")
-
-
-@contextmanager
-def as_they_are(_: str) -> Iterator[None]:
-    yield
 
 
 class Lake:
@@ -47,12 +41,10 @@ class Lake:
             name="lake", catalog_type="hadoop", warehouse=str(folder), namespace=namespace
         )
         backend = open_backend(self.connection)
-        target, source = backend.target(), backend.source()
+        target, source = lake_target(backend, spark), backend.source()
         assert isinstance(target, IcebergTarget)
-        assert isinstance(target, SparkTarget)
         assert isinstance(source, SparkSource)
         self.target, self.source = target, source
-        target.use_spark(lambda: spark, as_they_are)
 
     def load(self, table: TableSpec, rows: list[dict[str, Any]], mode: str = "append", **more: Any) -> None:
         """The load makes and changes the table itself, as a run does."""

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ematix_flow import IcebergConnection
-from ematix_flow.backends.base import Backend, SparkTarget, Target
-from ematix_flow.backends.registry import open_backend
+from ematix_flow.backends.base import Backend, Target
 from ematix_flow.spec.tables import TableSpec
 from tests.contract.lake_contract import LakeContract
 from tests.iceberg_reading import rows_of, static_table
+from tests.lakes import lake_backend, lake_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@contextmanager
-def as_they_are(_: str) -> Iterator[None]:
-    yield
 
 
 class TestIceberg(LakeContract):
@@ -43,17 +35,11 @@ class TestIceberg(LakeContract):
 
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Backend:
-        return open_backend(
-            IcebergConnection(name="target", catalog_type="hadoop", warehouse=str(tmp_path / "lake"))
-        )
+        return lake_backend("iceberg", tmp_path / "lake")
 
     @pytest.fixture
     def target(self, backend: Backend, spark: SparkSession) -> Target:
-        target = backend.target()
-        assert isinstance(target, SparkTarget)
-        assert isinstance(target, Target)
-        target.use_spark(lambda: spark, as_they_are)
-        return target
+        return lake_target(backend, spark)
 
     def read_rows(self, backend: Backend, table: TableSpec) -> list[dict[str, Any]]:
         warehouse = Path(backend.connection.warehouse)  # type: ignore[attr-defined]

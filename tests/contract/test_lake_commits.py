@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ematix_flow import DeltaLocalConnection, faults
+from ematix_flow import faults
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.lake.target import LakeTarget
-from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import PlanError, SchemaMismatch, TargetFailed
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -26,6 +23,7 @@ from ematix_flow.testing.evolution import EvolutionContract
 from ematix_flow.testing.loads import PIPELINE, TARGET, load_rows, new_load
 from ematix_flow.testing.matched_loads import load_matched, table_of
 from tests.lake_reading import read_delta
+from tests.lakes import lake_backend, lake_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,22 +31,14 @@ if TYPE_CHECKING:
 SMALL = table_of("small", {"id": DataType("big_int")}, {"name": DataType("text")})
 
 
-@contextmanager
-def as_they_are(_: str) -> Iterator[None]:
-    yield
-
-
 @pytest.fixture
 def backend(tmp_path: Path) -> Backend:
-    return open_backend(DeltaLocalConnection(name="lake", path=str(tmp_path / "lake")))
+    return lake_backend("delta", tmp_path / "lake")
 
 
 @pytest.fixture
 def target(backend: Backend, spark: SparkSession) -> LakeTarget:
-    target = backend.target()
-    assert isinstance(target, LakeTarget)
-    target.use_spark(lambda: spark, as_they_are)
-    return target
+    return lake_target(backend, spark)
 
 
 @pytest.fixture
@@ -233,9 +223,7 @@ def test_a_table_that_is_moved_with_its_journal_goes_on_from_its_watermark(
     label = f"lake:{DATED.label}"
     reading = new_load(DATED, "append", range=SourceRange("at", None), batch_key=None)
     load_rows(target, replace(reading, target=label), dated((1, "a", 1)))
-    moved = open_backend(DeltaLocalConnection(name="moved", path=str(tmp_path / "moved"))).target()
-    assert isinstance(moved, LakeTarget)
-    moved.use_spark(lambda: spark, as_they_are)
+    moved = lake_target(lake_backend("delta", tmp_path / "moved"), spark)
     place = f"{DATED.schema}/{DATED.name}"
     shutil.copytree(tmp_path / "lake" / place, tmp_path / "moved" / place)
     mark = moved.watermark(PIPELINE, label, "at")

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ematix_flow import DeltaLocalConnection, IcebergConnection
 from ematix_flow.backends.base import Backend, TablePlan
 from ematix_flow.backends.lake.target import LakeTarget
-from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import FlowError
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.testing.loads import load_rows, new_load
 from ematix_flow.testing.matched_loads import table_of
+from tests.lakes import lake_backend, lake_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,25 +24,14 @@ if TYPE_CHECKING:
 BIG, SMALL = DataType("big_int"), DataType("small_int")
 
 
-@contextmanager
-def as_they_are(_: str) -> Iterator[None]:
-    yield
-
-
 @pytest.fixture(params=["delta", "iceberg"])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
-    where = str(tmp_path / "lake")
-    if request.param == "delta":
-        return open_backend(DeltaLocalConnection(name="lake", path=where))
-    return open_backend(IcebergConnection(name="lake", catalog_type="hadoop", warehouse=where))
+    return lake_backend(request.param, tmp_path / "lake")
 
 
 @pytest.fixture
 def target(backend: Backend, spark: SparkSession) -> LakeTarget:
-    target = backend.target()
-    assert isinstance(target, LakeTarget)
-    target.use_spark(lambda: spark, as_they_are)
-    return target
+    return lake_target(backend, spark)
 
 
 def planned(target: LakeTarget, table: TableSpec) -> TablePlan:

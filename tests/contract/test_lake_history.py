@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +14,6 @@ import pytest
 from ematix_flow import DeltaLocalConnection, IcebergConnection
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.lake.target import LakeTarget
-from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import FlowError, TargetFailed
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.types import DataType
@@ -28,35 +25,20 @@ from ematix_flow.testing.loads import load_rows, new_load
 from ematix_flow.testing.matched_loads import load_matched
 from tests.iceberg_reading import rows_of, static_table
 from tests.lake_reading import read_delta
+from tests.lakes import delta_first, lake_backend, lake_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What the core does for both, in the same way: every run sees it do so for one.
-delta_first = pytest.mark.parametrize(
-    "backend", ["delta", pytest.param("iceberg", marks=pytest.mark.long)], indirect=True
-)
-
-
-@contextmanager
-def as_they_are(_: str) -> Iterator[None]:
-    yield
-
 
 @pytest.fixture(params=["delta", "iceberg"])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
-    where = str(tmp_path / "lake")
-    if request.param == "delta":
-        return open_backend(DeltaLocalConnection(name="lake", path=where))
-    return open_backend(IcebergConnection(name="lake", catalog_type="hadoop", warehouse=where))
+    return lake_backend(request.param, tmp_path / "lake")
 
 
 @pytest.fixture
 def target(backend: Backend, spark: SparkSession) -> LakeTarget:
-    target = backend.target()
-    assert isinstance(target, LakeTarget)
-    target.use_spark(lambda: spark, as_they_are)
-    return target
+    return lake_target(backend, spark)
 
 
 class Histories(HistoryContract):

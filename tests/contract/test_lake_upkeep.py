@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ematix_flow import DeltaLocalConnection, IcebergConnection, faults
+from ematix_flow import faults
 from ematix_flow.backends.base import Backend, SparkSource
 from ematix_flow.backends.lake import journal
 from ematix_flow.backends.lake.companion import UNTIL, with_lifetime
 from ematix_flow.backends.lake.target import LakeTarget
-from ematix_flow.backends.registry import open_backend
 from ematix_flow.backends.stores.local import LocalStore
 from ematix_flow.backends.upkeep import Size, Upkeep
 from ematix_flow.errors import UsageError
@@ -27,37 +26,23 @@ from ematix_flow.spec.types import DataType
 from ematix_flow.testing.contract_scd2 import DATED, dated, minute
 from ematix_flow.testing.loads import PIPELINE, TARGET, load_rows, new_load
 from ematix_flow.testing.matched_loads import keyed, load_matched, table_of
+from tests.lakes import delta_first, lake_backend, lake_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SMALL = table_of("small", {"id": DataType("big_int")}, {"name": DataType("text")})
 AT_ONCE = Upkeep(retain=dt.timedelta(0), forced=True)
-# What the core does for both, in the same way: every run sees it do so for one.
-delta_first = pytest.mark.parametrize(
-    "backend", ["delta", pytest.param("iceberg", marks=pytest.mark.long)], indirect=True
-)
-
-
-@contextmanager
-def as_they_are(_: str) -> Iterator[None]:
-    yield
 
 
 @pytest.fixture(params=["delta", "iceberg"])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
-    where = str(tmp_path / "lake")
-    if request.param == "delta":
-        return open_backend(DeltaLocalConnection(name="lake", path=where))
-    return open_backend(IcebergConnection(name="lake", catalog_type="hadoop", warehouse=where))
+    return lake_backend(request.param, tmp_path / "lake")
 
 
 @pytest.fixture
 def target(backend: Backend, spark: SparkSession) -> LakeTarget:
-    target = backend.target()
-    assert isinstance(target, LakeTarget)
-    target.use_spark(lambda: spark, as_they_are)
-    return target
+    return lake_target(backend, spark)
 
 
 def rows(backend: Backend, target: LakeTarget, table: TableSpec, *columns: str) -> list[tuple[Any, ...]]:
@@ -175,14 +160,12 @@ def test_events_that_count_no_more_go_from_beside_a_history_which_stays_exact(
 
 @delta_first
 def test_a_load_that_comes_while_a_table_is_maintained_waits_and_neither_loses_anything(
-    backend: Backend, target: LakeTarget, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, target: LakeTarget, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "KEPT", 1)
     for i in range(2):
         add(target, i, batch_key=f"slot:{i}")
-    other = backend.target()
-    assert isinstance(other, LakeTarget)
-    other.use_spark(target._start, as_they_are)  # type: ignore[arg-type]
+    other = lake_target(backend, spark)
     waiting = threading.Thread(target=lambda: add(other, 2, batch_key="slot:2"))
     with faults.inject("fold.counts", waiting.start) as reached:
         (done,) = target.maintain(SMALL, Upkeep())

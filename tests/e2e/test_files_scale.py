@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.fault.test_memory import python_peaks
+from tests.memory_watching import watched
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -62,27 +58,8 @@ stop_session()
 def run(folder: Path, format: str, heap: str) -> tuple[list[Any], dict[int, int]]:
     """Load ``lake/t`` in a process of its own; what it told, and how large its Python processes became."""
     (folder / "scale_pipelines.py").write_text(PIPELINES.format(format=format))
-    process = subprocess.Popen(
-        [sys.executable, "-c", RUN, heap],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    peaks: dict[int, int] = {}
-    os.set_blocking(process.stdout.fileno(), False)
-    told = ""
-    while not told and process.poll() is None:  # workers come and go: each is seen while it is there
-        peaks |= python_peaks(process.pid)
-        time.sleep(0.2)
-        told = process.stdout.readline()
-    peaks |= python_peaks(process.pid)
-    process.communicate("\n", timeout=120)
-    assert told, "the run failed"
-    return json.loads(told), peaks
+    told, peaks, _ = watched(RUN, heap, folder)
+    return told, peaks
 
 
 def write_large(path: Path, format: str, size: int) -> int:

@@ -6,18 +6,15 @@ heap. A process's greatest size is kept by the system (``VmHWM``), so it does no
 
 from __future__ import annotations
 
-import json
-import os
 import sqlite3
-import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.fault.databases import Database, file_database
+from tests.memory_watching import watched
 from tests.services.postgres import PostgresServer
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.spark]
@@ -82,34 +79,6 @@ def fill(database: Database, width: int = WIDTH) -> None:
             )
 
 
-def python_peaks(root: int) -> dict[int, int]:
-    """The greatest size so far, in bytes, of each Python process that descends from this one, itself too."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, ValueError):
-                continue  # it has just ended
-    family, added = {root}, True
-    while added:
-        found = {pid for pid, parent in parents.items() if parent in family and pid not in family}
-        family |= found
-        added = bool(found)
-    return {pid: peak for pid in family for peak in [_peak(pid)] if peak is not None}
-
-
-def _peak(pid: int) -> int | None:
-    try:
-        if "python" not in os.readlink(f"/proc/{pid}/exe"):
-            return None
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return None
-    lines = [line for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(lines[0].split()[1]) * 1024 if lines else None
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are measured by /proc, which only Linux has")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
@@ -128,29 +97,11 @@ def test_a_million_rows_are_copied_without_being_held(
     fill(source)
     module = PIPELINES.format(source=source.fields, target=target.fields)
     (tmp_path / "wide_pipelines.py").write_text(module)
-    run = subprocess.Popen(
-        [sys.executable, "-c", RUN, HEAP],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert run.stdin is not None
-    assert run.stdout is not None
-    peaks: dict[int, int] = {}
-    os.set_blocking(run.stdout.fileno(), False)
-    told = ""
-    while not told and run.poll() is None:  # workers come and go: each is seen while it is there
-        peaks |= python_peaks(run.pid)
-        time.sleep(0.2)
-        told = run.stdout.readline()
-    peaks |= python_peaks(run.pid)
-    run.communicate("\n", timeout=120)
-    assert json.loads(told) == ["succeeded", "copy", ROWS]
+    told, peaks, pid = watched(RUN, HEAP, tmp_path)
+    assert told == ["succeeded", "copy", ROWS]
     assert len(peaks) > 2  # the driver, and workers of Spark
     sizes = {pid: f"{peak >> 20} MB" for pid, peak in peaks.items()}
-    driver = peaks.pop(run.pid)
+    driver = peaks.pop(pid)
     assert driver < (LIMIT_OF_DUCKDB if target.kind == "duckdb" else LIMIT), sizes
     assert max(peaks.values()) < LIMIT, sizes
     table = target.table("loads", "wide")

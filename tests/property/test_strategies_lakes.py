@@ -5,18 +5,14 @@ A load costs seconds here, so these are few; ``-m long`` takes many.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from ematix_flow import DeltaLocalConnection
 from ematix_flow.backends.lake.target import LakeTarget
-from ematix_flow.backends.registry import open_backend
 from ematix_flow.spec.tables import TableSpec
+from tests.lakes import lake_backend, lake_target
 from tests.property.strategy_driving import Database
 from tests.property.strategy_histories import Polling, Scenario, pollings, scenarios
 
@@ -36,11 +32,6 @@ def examples(count: int) -> settings:
     )
 
 
-@contextmanager
-def as_they_are(_: str) -> Iterator[None]:
-    yield
-
-
 class DeltaTables(Database):
     def drop(self, table: TableSpec) -> None:
         assert isinstance(self.target, LakeTarget)
@@ -49,11 +40,7 @@ class DeltaTables(Database):
 
 @pytest.fixture(scope="module")
 def delta(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Database:
-    path = tmp_path_factory.mktemp("lake")
-    target = open_backend(DeltaLocalConnection(name="delta", path=str(Path(path)))).target()
-    assert isinstance(target, LakeTarget)
-    target.use_spark(lambda: spark, as_they_are)
-    return DeltaTables(target)
+    return DeltaTables(lake_target(lake_backend("delta", tmp_path_factory.mktemp("lake")), spark))
 
 
 class TestDelta:

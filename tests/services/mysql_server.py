@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import re
 import secrets
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -18,7 +15,15 @@ from typing import Any
 from urllib.parse import quote
 
 from tests.services.certificates import Certificates
-from tests.services.process import Account, ServerProcess, ServiceUnavailable, as_account, free_port, give_to
+from tests.services.process import (
+    Account,
+    ServerProcess,
+    ServiceUnavailable,
+    as_account,
+    free_port,
+    give_to,
+    in_own_folder,
+)
 
 SUPERUSER = "tester"
 
@@ -206,20 +211,10 @@ def running(
     found = programs()
     if found is None:
         raise ServiceUnavailable(f"{product} is not installed: run  python -m tests.services install")
-    folder = Path(tempfile.mkdtemp(prefix=f"ematix-flow-{product.lower()}-")).resolve()
-    server: MySQLServer | None = None
 
-    def end() -> None:
-        if server is not None:
-            server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(end)
-    try:
+    def make(folder: Path) -> MySQLServer:
         made = certificates(folder / "certificates") if certificates is not None else None
-        server = MySQLServer(found, folder, settings, made)
-        server.start()
+        return MySQLServer(found, folder, settings, made)
+
+    with in_own_folder(product.lower(), make) as server:
         yield server
-    finally:
-        end()
-        atexit.unregister(end)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
 import secrets
@@ -11,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +23,7 @@ from tests.services.process import (
     as_account,
     free_port,
     give_to,
+    in_own_folder,
     may_run,
     server_account,
 )
@@ -250,20 +249,10 @@ def running_server(
     binaries = find()
     if binaries is None:
         raise ServiceUnavailable("PostgreSQL is not installed: run  python -m tests.services install")
-    folder = Path(tempfile.mkdtemp(prefix="ematix-flow-postgres-")).resolve()
-    server: PostgresServer | None = None
 
-    def end() -> None:
-        if server is not None:
-            server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(end)
-    try:
+    def make(folder: Path) -> PostgresServer:
         certificates = make_certificates(folder / "tls") if tls else None
-        server = PostgresServer(binaries, folder, settings, certificates)
-        server.start()
+        return PostgresServer(binaries, folder, settings, certificates)
+
+    with in_own_folder("postgres", make) as server:
         yield server
-    finally:
-        end()
-        atexit.unregister(end)

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import pwd
 import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
+
+
+class Server(Protocol):
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+AnyServer = TypeVar("AnyServer", bound=Server)
 
 
 class ServiceUnavailable(Exception):
@@ -118,3 +131,24 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+@contextmanager
+def in_own_folder(name: str, make: Callable[[Path], AnyServer]) -> Iterator[AnyServer]:
+    """A started server in a folder of its own; both are gone afterwards, however the block ends."""
+    folder = Path(tempfile.mkdtemp(prefix=f"ematix-flow-{name}-")).resolve()
+    server: AnyServer | None = None
+
+    def end() -> None:
+        if server is not None:
+            server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(end)
+    try:
+        server = make(folder)
+        server.start()
+        yield server
+    finally:
+        end()
+        atexit.unregister(end)

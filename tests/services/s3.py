@@ -6,7 +6,6 @@ and HTTPS beside it when it is given certificates. What makes it fail is `s3_pro
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import re
@@ -15,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.services.certificates import Certificates, make_certificates
-from tests.services.process import ServerProcess, ServiceUnavailable, free_port
+from tests.services.process import ServerProcess, ServiceUnavailable, free_port, in_own_folder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PRIVATE = REPOSITORY / ".services" / "seaweedfs"
@@ -271,19 +269,9 @@ def running_server(*, tls: bool = False) -> Iterator[S3Server]:
     program = find()
     if program is None:
         raise ServiceUnavailable("SeaweedFS is not installed: run  python -m tests.services install")
-    folder = Path(tempfile.mkdtemp(prefix="ematix-flow-s3-")).resolve()
-    server: S3Server | None = None
 
-    def end() -> None:
-        if server is not None:
-            server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+    def make(folder: Path) -> S3Server:
+        return S3Server(program, folder, make_certificates(folder / "tls") if tls else None)
 
-    atexit.register(end)
-    try:
-        server = S3Server(program, folder, make_certificates(folder / "tls") if tls else None)
-        server.start()
+    with in_own_folder("s3", make) as server:
         yield server
-    finally:
-        end()
-        atexit.unregister(end)
