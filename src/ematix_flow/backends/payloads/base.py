@@ -1,0 +1,64 @@
+"""What turns payloads into columns and back. Knows no broker.
+
+A decoder is built on the driver and pickled into tasks; it never raises for what a message holds: a
+message that it cannot read is answered with its reason, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from ematix_flow.spec.connections import Connection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMATS = ("json", "raw_bytes", "avro", "protobuf")
+
+# Columns that every message has beside its payload, for tables and SQL that name them.
+META_COLUMNS = ("_key", "_topic", "_partition", "_offset", "_event_ts", "_headers")
+
+
+@dataclass(frozen=True)
+class Payload:
+    """How the payloads of one topic are written. ``registry`` is expanded: it holds secrets."""
+
+    format: str = "json"
+    registry: Connection | None = None
+    topic: str = ""  # of it the registry's subject is made
+    subject_strategy: str = "topic_name"  # topic_name | record_name | topic_record_name
+    message: str = ""  # Protobuf: the message's full name, when the file has several
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A message that could not be read: its index in the batch, and why in words."""
+
+    index: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """``rows`` has one row a readable message, which is the one at ``taken`` of the batch, in order."""
+
+    rows: pa.RecordBatch
+    taken: pa.Array  # int64
+    bad: Sequence[Bad] = field(default_factory=tuple)
+    empty: int = 0  # messages without a payload (tombstones), which give no row
+
+
+class Decoder(Protocol):
+    """Picklable. ``messages`` has the columns of `streams.message_schema`."""
+
+    def decode(self, messages: pa.RecordBatch) -> Decoded: ...
+
+
+class Encoder(Protocol):
+    """Picklable."""
+
+    def encode(self, rows: pa.RecordBatch) -> pa.Array:
+        """One payload a row, as binary. RowRejected names the row that the schema cannot hold."""
+        ...

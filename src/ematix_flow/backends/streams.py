@@ -1,0 +1,208 @@
+"""What a backend fulfils to be followed by a stream, and to be sent messages by one.
+
+A stream is run by Spark's Structured Streaming. A source either is followed by Spark itself (`SparkStream`:
+Kafka, Delta), or it is received by us (`Received`: RabbitMQ, Pub/Sub, Kinesis, files), put into a spool
+that Spark follows, and acknowledged when every target has committed. Both bring messages of one shape, or
+rows that are columns already. What is pickled into a Spark task is only a `Sender`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ematix_flow.spec.pipelines import FileOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+# The columns in which messages of every source travel.
+VALUE, KEY, TOPIC, PARTITION, POSITION, TIMESTAMP, HEADERS = (
+    "value",
+    "key",
+    "topic",
+    "partition",
+    "position",
+    "timestamp",
+    "headers",
+)
+MESSAGE_DDL = (
+    "value binary, key binary, topic string, partition string, position string, "
+    "timestamp timestamp, headers string"
+)
+
+
+def message_schema() -> pa.Schema:
+    """A message: ``position`` is its offset, sequence number or id; ``headers`` is a JSON object."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            (VALUE, pa.binary()),
+            (KEY, pa.binary()),
+            (TOPIC, pa.string()),
+            (PARTITION, pa.string()),
+            (POSITION, pa.string()),
+            (TIMESTAMP, pa.timestamp("us", tz="UTC")),
+            (HEADERS, pa.string()),
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a stream follows its source: from where, and how much at once.
+
+    ``query`` names what is followed: a topic, a queue, a subscription, a folder, a table. ``starting`` is
+    ``earliest``, ``latest`` or a moment, for who has no position yet. ``resume`` is the position that a
+    target has committed, which wins.
+    """
+
+    query: str
+    starting: str | dt.datetime = "earliest"
+    resume: str | None = None
+    max_rows: int | None = None
+    fail_on_data_loss: bool = True
+    options: Mapping[str, str] = field(default_factory=dict)
+    files: FileOptions = field(default_factory=FileOptions)
+
+
+@dataclass(frozen=True)
+class Message:
+    """One received message. ``receipt`` is what its source acknowledges it by; opaque to all others."""
+
+    value: bytes | None
+    key: bytes | None = None
+    topic: str | None = None
+    partition: str | None = None
+    position: str | None = None
+    timestamp: dt.datetime | None = None  # with a zone
+    headers: str | None = None  # a JSON object of texts
+    receipt: Any = None
+    redelivered: bool = False  # the source says that somebody had it before
+
+
+class Receiver(ABC):
+    """An open subscription, used from one thread.
+
+    Whoever polls stores the messages durably together with `progress`, and acknowledges them when all
+    targets have committed. What is not acknowledged when the connection ends comes again.
+    """
+
+    acknowledges: bool = True  # False: positions are in `progress`, and nothing comes again by itself
+
+    @abstractmethod
+    def poll(self, max_messages: int, timeout: float) -> Sequence[Message]:
+        """What is there, waiting at most ``timeout`` seconds for the first; reconnects by itself.
+
+        CannotConnect when the server stays away, SourceFailed when it refuses.
+        """
+
+    def progress(self) -> Mapping[str, str]:
+        """What has changed in the positions by the last poll, by name (a shard, a file)."""
+        return {}
+
+    @abstractmethod
+    def acknowledge(self, receipts: Sequence[Any]) -> None:
+        """Tell the source that these are done. Receipts of a connection that is gone are ignored."""
+
+    def keep(self) -> None:
+        """Called about once a second while messages wait, for who must ask for more time."""
+        return
+
+    def drained(self) -> bool | None:
+        """Whether everything that was there is received; None where the source cannot tell."""
+        return None
+
+    def lag(self) -> Mapping[str, int]:
+        """How many messages wait in each partition, as far as the source tells."""
+        return {}
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class StreamSource(ABC):
+    """A system that a stream can follow."""
+
+    kind_of_rows: str = "messages"  # or "columns": rows come typed, there is no payload to decode
+
+    @abstractmethod
+    def check(self, reading: Reading) -> None:
+        """Whether it can be followed; a missing topic or queue is SourceFailed with the next step."""
+
+    def committed(self, position: str) -> None:
+        """All targets hold everything up to this position: tell whoever watches the lag."""
+        return
+
+
+class SparkStream(StreamSource):
+    """A source that Spark follows by itself; a batch's position is what its checkpoint says."""
+
+    @abstractmethod
+    def frame(self, spark: SparkSession, reading: Reading) -> DataFrame:
+        """A streaming frame: of `MESSAGE_DDL`, or of columns."""
+
+    def sample(self, spark: SparkSession, reading: Reading, rows: int) -> DataFrame:
+        """Up to ``rows`` of what is there, as a batch, to find out what payloads look like."""
+        raise NotImplementedError
+
+
+class Received(StreamSource):
+    """A source that we receive ourselves."""
+
+    @abstractmethod
+    def receiver(self, reading: Reading, progress: Mapping[str, str]) -> Receiver:
+        """Open it where ``progress`` (all that was ever stored) ends."""
+
+
+# ------------------------------------------------------------------ messages out
+
+
+def outgoing_schema() -> pa.Schema:
+    """What a sender takes: ``headers`` is a JSON object, ``partition`` is the sink's own number or null."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [(VALUE, pa.binary()), (KEY, pa.binary()), (PARTITION, pa.int32()), (HEADERS, pa.string())]
+    )
+
+
+@dataclass(frozen=True)
+class Token:
+    """Names a batch for a sender that commits messages and token together."""
+
+    pipeline: str
+    target: str
+    batch_key: str
+    position: str | None = None
+    group_positions: str | None = None  # source offsets that commit with it, of the same cluster
+
+
+class Sender(Protocol):
+    """Picklable. Sends from inside a Spark task; back only when the broker has confirmed everything."""
+
+    def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
+        """How many were sent. With a token all or nothing, and 0 when the token is there already."""
+        ...
+
+
+class MessageTarget(ABC):
+    """A broker as a target."""
+
+    transactions: bool = False  # takes tokens: a batch arrives once, as seen by readers of committed messages
+
+    @abstractmethod
+    def check_place(self, place: str) -> None:
+        """Whether that topic, queue or stream takes messages; the error says how to create it."""
+
+    @abstractmethod
+    def sender(self, place: str, options: Mapping[str, str]) -> Sender: ...
+
+    def last_token(self, pipeline: str, target: str) -> tuple[str, str | None] | None:
+        """Batch key and position of the newest batch that committed; None when there is none."""
+        return None
