@@ -100,6 +100,9 @@ class BatchLoader:
 
     def load(self, batch: BatchName, incoming: DataFrame, report: BatchReport) -> None:
         """``incoming`` are messages, or rows with columns when there is no decoder."""
+        if not self.sinks:
+            self._bad(incoming, Counts(bad=1, example="no message says what its columns are"), report)
+            return
         try:
             with self.world.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
                 incoming, seen = self._stage(batch, incoming, report)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ematix_flow import faults
 from ematix_flow.backends.session_settings import session_settings
@@ -19,12 +19,12 @@ from ematix_flow.errors import FlowError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_SECONDS = 0.1
 _log = logging.getLogger(__name__)
 
-MakeLoader = Callable[["DataFrame"], "BatchLoader | None"]
+MakeLoader = Callable[["DataFrame"], BatchLoader]
 
 
 class _Stopping(Exception):
@@ -44,11 +44,12 @@ class StreamQuery:
         once: bool,
         idle_pause_ms: int,
         report: Callable[[BatchReport], None],
+        stop: threading.Event,
     ) -> None:
         self.name, self.sources, self.checkpoint = name, sources, checkpoint
         self._make_loader, self._loader = make_loader, None
         self._once, self._idle_pause_ms, self._report = once, idle_pause_ms, report
-        self._stopping = threading.Event()
+        self._stopping, self._ending = stop, threading.Event()
         self._idle = threading.Event()
         self._idle.set()
         self._failure: BaseException | None = None
@@ -82,38 +83,38 @@ class StreamQuery:
         """Whether we, and not Spark, know when all is there."""
         return any(source.is_drained() is not None for source in self.sources)
 
-    def stop(self) -> None:
-        """Ask it to end after the batch at hand."""
-        self._stopping.set()
-
     def wait(self) -> None:
         """Until it has ended: because it was asked to, because all is loaded, or by raising its failure."""
         assert self._query is not None
         query = self._query
         try:
-            while True:
-                if query.awaitTermination(_POLL_SECONDS):
-                    break
-                if self._failure is not None:
-                    break
-                for source in self.sources:
-                    source.check()
-                if self._once and self._received and self._is_drained():
-                    self._stopping.set()
-                if self._stopping.is_set():
-                    self._end(query)
-                    break
+            self._watch(query)
         except FlowError:
-            self._stopping.set()
+            self._ending.set()
             self._end(query)
             raise
-        except Exception as error:
-            if self._failure is None and not self._stopping.is_set():
-                raise self._translate(error) from error
         if self._failure is not None:
             if query.isActive:
                 query.stop()
             raise self._failure
+        problem = query.exception()
+        if problem is not None and not self._is_ending:
+            raise self._translate(problem) from problem
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._stopping.is_set() or self._ending.is_set()
+
+    def _watch(self, query: StreamingQuery) -> None:
+        while query.isActive and self._failure is None:
+            for source in self.sources:
+                source.check()
+            if self._once and self._received and self._is_drained():
+                self._ending.set()
+            if self._is_ending:
+                self._end(query)
+                return
+            self._stopping.wait(_POLL_SECONDS)
 
     def _is_drained(self) -> bool:
         return self._idle.is_set() and all(source.is_drained() is not False for source in self.sources)
@@ -130,12 +131,16 @@ class StreamQuery:
             time.sleep(0.02)
         query.stop()
 
+    def _committed(self) -> int:
+        newest = self.checkpoint.last_committed()
+        return -1 if newest is None else newest
+
     # -------------------------------------------------------------- one batch, on a thread of Spark's
 
     def _batch(self, frame: DataFrame, number: int) -> None:
         self._idle.clear()
         try:
-            if self._stopping.is_set() or self._failure is not None:
+            if self._is_ending or self._failure is not None:
                 raise _Stopping
             self._load(frame, number)
         except BaseException as error:
@@ -165,7 +170,7 @@ class StreamQuery:
                 joined(after),
                 joined(before) if any(before) else None,
             )
-            self._loader.load(name, incoming, report)
+            loader.load(name, incoming, report)
         faults.point("stream.committed")
         with report.timed("commit"):
             for source, began, ended in zip(self.sources, before, after, strict=True):
@@ -191,6 +196,3 @@ class StreamQuery:
                 _log.debug("the lag of %s is not known: %s", self.name, error)
         return found
 
-
-def no_lookups() -> Mapping[str, Any]:
-    return {}

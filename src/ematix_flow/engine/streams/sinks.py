@@ -12,7 +12,7 @@ import os
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,13 +64,6 @@ class Sink(ABC):
         return self.plan.target.label
 
     @abstractmethod
-    def lock(self, pipeline: str, run_id: uuid.UUID) -> AbstractContextManager[None]: ...
-
-    @abstractmethod
-    def last_position(self, pipeline: str) -> str | None:
-        """Where the newest batch ended that is there; None when there is none."""
-
-    @abstractmethod
     def stage_rows(self, batch: BatchName, rows: DataFrame) -> None: ...
 
     @abstractmethod
@@ -100,19 +93,10 @@ class TableSink(Sink):
     def table(self) -> TableSpec:
         return self.plan.table
 
-    def lock(self, pipeline: str, run_id: uuid.UUID) -> AbstractContextManager[None]:
-        return self.target.lock(pipeline, self.label, run_id)
-
     def prepare(self, pipeline: str) -> list[str]:
         """Make what ledger and watermarks need; what a crashed run had left is dropped."""
         self.target.change_table(self.table, TablePlan())
         return self.target.sweep(pipeline, self.label)
-
-    def last_position(self, pipeline: str) -> str | None:
-        for entry in self.target.ledger(pipeline, self.label, limit=5):
-            if entry.batch_key.startswith("stream:") and entry.source_to:
-                return entry.source_to
-        return None
 
     def stage_rows(self, batch: BatchName, rows: DataFrame) -> None:
         staging = self._open(batch)
@@ -177,13 +161,6 @@ class MessageSink(Sink):
         self.plan, self.target, self.sender, self.encoder, self.once = plan, target, sender, encoder, once
         self._rows: DataFrame | None = None
 
-    def lock(self, pipeline: str, run_id: uuid.UUID) -> AbstractContextManager[None]:
-        return _held_here(pipeline, self.label, run_id)
-
-    def last_position(self, pipeline: str) -> str | None:
-        found = self.target.last_token(pipeline, self.label) if self.once else None
-        return found[1] if found is not None else None
-
     def stage_rows(self, batch: BatchName, rows: DataFrame) -> None:
         self._rows = rows
 
@@ -212,7 +189,7 @@ class MessageSink(Sink):
 
 
 @contextmanager
-def _held_here(pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
+def held_here(pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
     """A broker has no locks: streams on this machine keep out of each other's way."""
     with hold_file_lock(state_root(os.environ) / "locks", pipeline, target, str(run_id)):
         yield
