@@ -22,8 +22,9 @@ POINTS = ("spool.written", "spool.indexed", "spool.renamed", "spool.settled", "s
 class World:
     """The stream around the spool: a target that commits segments once by their name, and what dies."""
 
-    def __init__(self, folder: Path, source: Broker | list[bytes]) -> None:
+    def __init__(self, folder: Path, source: Broker | list[bytes], linger: float) -> None:
         self.folder = folder
+        self.linger = linger
         self.source = source
         self.committed: dict[str, list[bytes]] = {}
         self.start()
@@ -35,7 +36,7 @@ class World:
             if isinstance(self.source, Broker)
             else Log(self.source, self.spool.progress())
         )
-        self.spool.follow(self.receiver, max_rows=4, linger=0, max_pending_rows=16, thread=False)
+        self.spool.follow(self.receiver, max_rows=4, linger=self.linger, max_pending_rows=16, thread=False)
 
     def die(self) -> None:
         """The process is gone; only what is on disk and at the broker is left."""
@@ -63,6 +64,7 @@ class World:
                 self.start()
 
     def finish(self) -> Counter[bytes]:
+        self.spool._making._linger = self.linger = 0
         for _ in range(500):
             self.turn()
             self.commit(10)
@@ -73,6 +75,7 @@ class World:
         return Counter(value for rows in self.committed.values() for value in rows)
 
 
+lingers = st.sampled_from([0, 60])  # a segment a turn, or messages of several turns in one
 steps = st.one_of(
     st.tuples(st.just("publish"), st.integers(1, 6)),
     st.tuples(st.just("turn"), st.sampled_from([None, None, None, *POINTS])),
@@ -107,52 +110,56 @@ def play(world: World, broker: Broker, history: list[tuple[str, Any]], publish: 
             world.start()
 
 
-@given(st.lists(steps, max_size=40), st.booleans())
+@given(st.lists(steps, max_size=40), lingers, st.booleans())
 def test_messages_with_ids_arrive_once_however_often_they_are_delivered(
-    history: list[tuple[str, Any]], flags: bool
+    history: list[tuple[str, Any]], linger: float, flags: bool
 ) -> None:
     broker = Broker(flags=flags)
     if flags:  # who marks redelivery does not repeat within a connection
         history = [step for step in history if step[0] != "repeat"]
     with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder), broker)
+        world = World(Path(folder), broker, linger)
         play(world, broker, history, lambda: broker.publish(b"same", str(len(broker.published))))
         assert world.finish() == Counter(message.value for message in broker.published)
         assert not broker.ready and not broker.unacknowledged
 
 
-@given(st.lists(steps, max_size=40), st.booleans())
-def test_different_messages_without_ids_arrive_once(history: list[tuple[str, Any]], flags: bool) -> None:
+@given(st.lists(steps, max_size=40), lingers, st.booleans())
+def test_different_messages_without_ids_arrive_once(
+    history: list[tuple[str, Any]], linger: float, flags: bool
+) -> None:
     broker = Broker(flags=flags)
     history = [step for step in history if step[0] != "repeat"]
     with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder), broker)
+        world = World(Path(folder), broker, linger)
         play(world, broker, history, lambda: broker.publish(b"%d" % len(broker.published)))
         assert world.finish() == Counter(message.value for message in broker.published)
         assert not broker.ready and not broker.unacknowledged
 
 
-@given(st.lists(steps, max_size=40))
+@given(st.lists(steps, max_size=40), lingers)
 def test_equal_messages_without_ids_are_counted_while_acknowledgements_are_answered(
-    history: list[tuple[str, Any]],
+    history: list[tuple[str, Any]], linger: float
 ) -> None:
     broker = Broker()
     doubtful = ("lose the acknowledgement", "repeat", "commit and die")
     history = [s for s in history if s[0] not in doubtful and s != ("turn", "spool.acknowledged")]
     with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder), broker)
+        world = World(Path(folder), broker, linger)
         play(world, broker, history, lambda: broker.publish(b"%d" % (len(broker.published) % 2)))
         assert world.finish() == Counter(message.value for message in broker.published)
 
 
-@given(st.lists(steps, max_size=40))
-def test_a_source_read_by_position_arrives_once_and_in_order(history: list[tuple[str, Any]]) -> None:
+@given(st.lists(steps, max_size=40), lingers)
+def test_a_source_read_by_position_arrives_once_and_in_order(
+    history: list[tuple[str, Any]], linger: float
+) -> None:
     values: list[bytes] = []
     history = [
         step for step in history if step[0] not in ("disconnect", "lose the acknowledgement", "repeat")
     ]
     with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder), values)
+        world = World(Path(folder), values, linger)
         play(world, Broker(), history, lambda: values.append(b"%d" % len(values)))
         world.finish()
         assert [value for name in sorted(world.committed) for value in world.committed[name]] == values

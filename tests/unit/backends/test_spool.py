@@ -386,3 +386,19 @@ def test_what_a_message_consists_of_makes_its_digest(tmp_path: Path) -> None:
     ]
     assert len({digest_of(message) for message in different}) == len(different)
     assert digest_of(Message(b"a", receipt=1)) == digest_of(Message(b"a", receipt=2, redelivered=True))
+
+
+def test_messages_of_two_connections_do_not_share_a_segment(tmp_path: Path) -> None:
+    broker = broker_with(b"a")
+    spool = driven(tmp_path, BrokerReceiver(broker), linger=60)
+    spool.turn(timeout=0)
+    broker.disconnect()
+    broker.publish(b"b")
+    spool.turn(timeout=0)
+    assert values_in(spool) == [b"a"]
+    spool._making._linger = 0
+    spool.turn(timeout=0)
+    spool.settle(spool.pending())
+    spool.turn(timeout=0)
+    assert not broker.unacknowledged and not broker.ready
+    spool.close()
