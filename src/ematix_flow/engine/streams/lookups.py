@@ -45,7 +45,10 @@ class Lookups:
         for lookup in self.spec.lookups:
             if lookup.refresh_interval_ms is not None:
                 thread = threading.Thread(
-                    target=self._refresh, args=(lookup,), name=f"ematix-flow lookup {lookup.name}", daemon=True
+                    target=self._refresh,
+                    args=(lookup,),
+                    name=f"ematix-flow lookup {lookup.name}",
+                    daemon=True,
                 )
                 self._threads.append(thread)
                 thread.start()

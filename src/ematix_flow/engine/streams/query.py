@@ -157,14 +157,11 @@ class StreamQuery:
             before = before or (None,) * len(after)
             incoming = self._incoming(frame, before, after)
         if incoming is not None:
-            if self._loader is None:
-                self._loader = self._make_loader(incoming)
-            if (
-                self._loader is None
-            ):  # nothing in it says what the columns are: all of it is unreadable or empty
-                return
+            loader = self._loader or self._make_loader(incoming)
+            if loader.sinks:  # one without any only puts aside what it cannot read
+                self._loader = loader
             name = BatchName(
-                self._loader.spec.name,
+                loader.spec.name,
                 self.checkpoint.query_id(),
                 number,
                 joined(after),
@@ -195,4 +192,3 @@ class StreamQuery:
             except FlowError as error:  # who only counts does not stop a stream
                 _log.debug("the lag of %s is not known: %s", self.name, error)
         return found
-

@@ -90,7 +90,9 @@ class Stream:
             for source, declared in zip(self.sources, spec.sources, strict=True)
         )
         if None in payloads and len(payloads) > 1:
-            raise SourceFailed("a stream of several sources follows brokers, not files or tables", where=spec.where)
+            raise SourceFailed(
+                "a stream of several sources follows brokers, not files or tables", where=spec.where
+            )
         columns, said_by = known_columns(spec, self.world, payloads, self.place.pinned_columns())
         if columns is None and payloads[0] is None:
             columns, said_by = self._columns_of_rows()
@@ -170,7 +172,8 @@ class Stream:
             return
         failures: list[FlowError] = []
         threads = [
-            threading.Thread(target=part.run_on, args=(failures,), name=f"ematix-flow {part.label}") for part in parts
+            threading.Thread(target=part.run_on, args=(failures,), name=f"ematix-flow {part.label}")
+            for part in parts
         ]
         for thread in threads:
             thread.start()
@@ -297,7 +300,12 @@ class _Part:
         column = ColumnSpec("value", DataType("text"), nullable=True)
         plan = replace(self.plan, columns=(column,), targets=())
         return BatchLoader(
-            plan, (), _decoders(payloads, (column,), self.stream.sources), self.stream.world, self.stream.letters, dict
+            plan,
+            (),
+            _decoders(payloads, (column,), self.stream.sources),
+            self.stream.world,
+            self.stream.letters,
+            dict,
         )
 
     def _loader(self, plan: StreamPlan) -> BatchLoader:
@@ -324,7 +332,9 @@ class _Part:
         place = target.topic or target.queue or ""
         messages.check_place(place)
         options = {"partition_key_prefix": target.partition_key_prefix} if target.partition_key_prefix else {}
-        shown = [c for c in plan.table.columns if c.name not in (target.headers_column, target.partition_column)]
+        shown = [
+            c for c in plan.table.columns if c.name not in (target.headers_column, target.partition_column)
+        ]
         encoder = encoder_for(target_payload(stream.world, target), shown)
         once = plan.guarantee.value == "exactly_once"
         return MessageSink(plan, messages, messages.sender(place, options), encoder, once)
@@ -347,4 +357,3 @@ def _decoders(
 def plan_of(spec: StreamSpec, world: World, place: StreamPlace) -> StreamPlan:
     """What a stream would do now. Changes nothing."""
     return Stream(spec, world, place).plan()
-
