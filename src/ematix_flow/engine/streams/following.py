@@ -121,7 +121,7 @@ class _SpoolShare(Followed):
         self.rows_are_columns = shared.source.kind_of_rows == "columns"
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        return spool_frame(spark, self.shared.spool.index_path)
+        return spool_frame(spark, self.shared.spool.newest)
 
     def batch(self, frame: DataFrame, before: str | None, after: str | None) -> DataFrame | None:
         paths = self.shared.spool.paths(segment_range(before, after))

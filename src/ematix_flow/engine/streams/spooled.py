@@ -7,7 +7,6 @@ the batch, as files, without a way through Python.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ FORMAT = "ematix_flow_spool"
 
 
 class SpoolStream(DataSource):
-    """Registered with a session under `FORMAT`; the option ``index`` is the spool's own index file."""
+    """Registered with a session under `FORMAT`; the option ``newest`` is the file with the last number."""
 
     @classmethod
     def name(cls) -> str:
@@ -31,7 +30,7 @@ class SpoolStream(DataSource):
         return "segment bigint"
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        return _Reader(self.options["index"])
+        return _Reader(self.options["newest"])
 
 
 class _Range(InputPartition):
@@ -40,14 +39,14 @@ class _Range(InputPartition):
 
 
 class _Reader(DataSourceStreamReader):
-    def __init__(self, index: str) -> None:
-        self.index = index
+    def __init__(self, newest: str) -> None:
+        self.newest = newest
 
     def initialOffset(self) -> dict[str, int]:
         return {"segment": 0}
 
-    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]
-        return {"segment": newest_segment(Path(self.index))}
+    def latestOffset(self) -> dict[str, int]:
+        return {"segment": int(Path(self.newest).read_text())}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         return [_Range(start["segment"], end["segment"])]
@@ -57,20 +56,10 @@ class _Reader(DataSourceStreamReader):
         return iter([(partition.end,)])
 
 
-def newest_segment(index: Path) -> int:
-    """The number of the last segment that is there for good; 0 when there is none."""
-    connection = sqlite3.connect(f"file:{index}?mode=ro", uri=True, timeout=30)
-    try:
-        found = connection.execute("SELECT max(number) FROM segments").fetchone()
-    finally:
-        connection.close()
-    return int(found[0] or 0)
-
-
-def spool_frame(spark: SparkSession, index: Path) -> DataFrame:
+def spool_frame(spark: SparkSession, newest: Path) -> DataFrame:
     """The streaming frame of a spool: a row a batch, which nobody reads."""
     spark.dataSource.register(SpoolStream)
-    return spark.readStream.format(FORMAT).option("index", str(index)).load()
+    return spark.readStream.format(FORMAT).option("newest", str(newest)).load()
 
 
 def segment_range(before: str | None, after: str | None) -> range:

@@ -67,8 +67,8 @@ class Stream:
         self.spec, self.world, self.place, self.once = spec, world, place, once
         self.letters, self.report, self.note = letters, report, note
         self.stop = stop or threading.Event()
-        for reference in (*spec.sources, *spec.targets):  # so that Spark has the jars of all of them
-            world.backend(reference.connection)
+        for connection in [s.connection for s in spec.sources] + [t.connection for t in spec.targets]:
+            world.backend(connection)  # so that Spark, once it is started, has the jars of all of them
         self.sources: list[StreamSource] = [stream_source(world, source) for source in spec.sources]
         self.lookups = Lookups(spec, world, note)
 
