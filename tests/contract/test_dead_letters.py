@@ -96,10 +96,18 @@ def test_a_letter_comes_back_as_it_was_kept(store: DeadLetterStore) -> None:
 
 @pytest.mark.parametrize(
     "hostile",
-    ["nul \x00 inside", "\U0001f600 漢字 é", "'; DROP TABLE dead_letters; --", "100% _x_ \\ {y} :z", "\udce9"],
+    [
+        "nul \x00 inside",
+        "\U0001f600 漢字 é",
+        "'; DROP TABLE dead_letters; --",
+        "100% _x_ \\ {y} :z",
+        "\udce9",
+    ],
 )
 def test_hostile_texts_are_kept_and_found_again(store: DeadLetterStore, hostile: str) -> None:
-    kept = a_letter(pipeline=f"p {hostile}", reason=hostile, source=hostile, position=hostile, headers=hostile)
+    kept = a_letter(
+        pipeline=f"p {hostile}", reason=hostile, source=hostile, position=hostile, headers=hostile
+    )
     store.add([kept, a_letter(pipeline="other")])
     (found,) = store.list(f"p {hostile}")
     assert (found.reason, found.source, found.position) == (kept.reason, kept.source, kept.position)

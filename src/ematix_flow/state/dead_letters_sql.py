@@ -220,10 +220,20 @@ class SqlDeadLetters(DeadLetterStore):
     def failed(self, lease: Lease, id: str, reason: str) -> LetterStatus | None:
         table = self._letters
         attempt = table.c.attempt + 1
-        change = sa.update(table).where(table.c.id == id, table.c.lease == lease.token)
         status = sa.case((attempt >= self.max_attempts, "parked"), else_="pending")
-        values = {"attempt": attempt, "status": status, "reason": shown_reason(reason)}
-        if not self._changed(change.values(**values, failed_at=self._clock(), lease=None, leased_until=None)):
+        change = (
+            sa.update(table)
+            .where(table.c.id == id, table.c.lease == lease.token)
+            .ordered_values(
+                (table.c.status, status),  # before the attempt: MySQL would see the one it has just set
+                (table.c.attempt, attempt),
+                (table.c.reason, shown_reason(reason)),
+                (table.c.failed_at, self._clock()),
+                (table.c.lease, None),
+                (table.c.leased_until, None),
+            )
+        )
+        if not self._changed(change):
             return None
         found = self._rows(sa.select(table.c.status).where(table.c.id == id))
         return found[0].status if found else None
