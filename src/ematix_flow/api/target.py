@@ -32,6 +32,8 @@ class Target:
     partition_key_prefix: str | None = None
     prefix: str | None = None
     message_key_column: str | None = None
+    headers_column: str | None = None
+    partition_column: str | None = None
     partition_by: Sequence[str] | None = None
     keys: Sequence[str] | None = None
     update_columns: Sequence[str] | None = None
@@ -66,6 +68,16 @@ class Target:
         )
 
 
+_OF_BROKERS = (
+    "topic",
+    "queue",
+    "partition_key_prefix",
+    "message_key_column",
+    "headers_column",
+    "partition_column",
+)
+
+
 def check_files_of(
     reference: ConnectionRef | None,
     options: FileOptions,
@@ -77,7 +89,7 @@ def check_files_of(
     """Check what is about files against the connection, as far as it is known now; planning knows more."""
     if options == FileOptions() and prefix is None and not partition_by:
         return
-    connection = _known(reference)
+    connection = known_connection(reference)
     if connection is not None:
         check_place(connection.kind, prefix, partition_by, where)
     file_format = getattr(connection, "format", None)
@@ -87,7 +99,7 @@ def check_files_of(
         check_file_options(file_format, options, where)
 
 
-def _known(reference: ConnectionRef | None) -> Connection | None:
+def known_connection(reference: ConnectionRef | None) -> Connection | None:
     """The connection in force now; None when it is declared later or elsewhere."""
     if not isinstance(reference, str):
         return reference
@@ -145,7 +157,7 @@ def names(
 
 def build_target(target: Target, defaults: TargetSpec, where: SourceLocation | None) -> TargetSpec:
     """A spec from a Target, with the pipeline's own options where the target is silent."""
-    for streaming in ("topic", "queue", "partition_key_prefix", "message_key_column"):
+    for streaming in _OF_BROKERS:
         if getattr(target, streaming) is not None:
             raise DeclarationError(
                 f"{streaming}= is for streaming targets; a batch target has a table", where=where
