@@ -90,10 +90,14 @@ class Receiver(ABC):
     """An open subscription, used from one thread.
 
     Whoever polls stores the messages durably together with `progress`, and acknowledges them when all
-    targets have committed. What is not acknowledged when the connection ends comes again.
+    targets have committed. What is not acknowledged when the connection ends comes again, and then equals
+    what came before in all but ``receipt`` and ``redelivered``. All messages of one poll are of one
+    generation, the one in force when it returns.
     """
 
     acknowledges: bool = True  # False: positions are in `progress`, and nothing comes again by itself
+    flags_redelivery: bool = False  # True: a message that is not marked ``redelivered`` never came before
+    generation: int = 0  # another number whenever all receipts given before have become void
 
     @abstractmethod
     def poll(self, max_messages: int, timeout: float) -> Sequence[Message]:
@@ -107,8 +111,17 @@ class Receiver(ABC):
         return {}
 
     @abstractmethod
-    def acknowledge(self, receipts: Sequence[Any]) -> None:
-        """Tell the source that these are done. Receipts of a connection that is gone are ignored."""
+    def acknowledge(self, receipts: Sequence[Any]) -> bool | None:
+        """Tell the source that these are done. Receipts of a connection that is gone are ignored.
+
+        True when the source has answered that it knows, so that none of this generation comes again;
+        anything else when it may not have heard.
+        """
+
+    def reject(self, receipts: Sequence[Any]) -> bool | None:
+        """As `acknowledge`, for messages that cannot be used: where the source has a place for them, it
+        moves them there."""
+        return self.acknowledge(receipts)
 
     def keep(self) -> None:
         """Called about once a second while messages wait, for who must ask for more time."""
