@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.services import kinesis as kinesis_service
 from tests.services import mariadb as mariadb_service
 from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
+from tests.services import pubsub as pubsub_service
 from tests.services import s3 as s3_service
 from tests.services.mysql_server import MySQLServer
 
@@ -42,6 +44,10 @@ MARKS = {
     "mysql_database": "mysql",
     "s3": "s3",
     "s3_bucket": "s3",
+    "pubsub": "pubsub",
+    "pubsub_topic": "pubsub",
+    "kinesis": "kinesis",
+    "kinesis_stream": "kinesis",
 }
 
 
@@ -86,7 +92,7 @@ def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     home = tmp_path.with_name(f"{tmp_path.name}-home")
     home.mkdir()
     for name in list(os.environ):
-        if name.startswith(("EMATIX_FLOW_", "XDG_", "AWS_")):
+        if name.startswith(("EMATIX_FLOW_", "XDG_", "AWS_", "PUBSUB_", "GOOGLE_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("EMATIX_FLOW_STATE", str(home / "state"))
@@ -176,3 +182,37 @@ def s3_bucket(s3: s3_service.S3Server, request: pytest.FixtureRequest) -> Iterat
     name = s3.create_bucket(request.node.name)
     yield name
     s3.drop_bucket(name)
+
+
+@pytest.fixture(scope="session")
+def pubsub() -> Iterator[pubsub_service.PubSubServer]:
+    """Google's Pub/Sub test server of this test run."""
+    with pubsub_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def pubsub_topic(
+    pubsub: pubsub_service.PubSubServer, request: pytest.FixtureRequest
+) -> Iterator[pubsub_service.Topic]:
+    """A topic and a subscription of it, which only this test uses."""
+    pubsub.start()
+    topic = pubsub.create_topic(request.node.name)
+    yield topic
+    pubsub.drop_topic(topic)
+
+
+@pytest.fixture(scope="session")
+def kinesis() -> Iterator[kinesis_service.KinesisServer]:
+    """The Kinesis emulator of this test run."""
+    with kinesis_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def kinesis_stream(kinesis: kinesis_service.KinesisServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of an empty stream of two shards that only this test uses."""
+    kinesis.start()
+    name = kinesis.create_stream(request.node.name, shards=2)
+    yield name
+    kinesis.drop_stream(name)
