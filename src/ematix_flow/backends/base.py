@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ematix_flow.backends.capabilities import Capabilities
+from ematix_flow.backends.streams import MessageTarget, StreamSource
 from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -400,6 +401,12 @@ class Backend(ABC):
         return None
 
     def target(self) -> Target | None:
+        return None
+
+    def stream_source(self) -> StreamSource | None:
+        return None
+
+    def message_target(self) -> MessageTarget | None:
         return None
 
     def query(self, sql: str, limit: int | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:
