@@ -12,7 +12,7 @@ from typing import Any
 
 from ematix_flow.api import options
 from ematix_flow.api.tables import table_spec
-from ematix_flow.api.target import Target, check_files_of, known_connection, names
+from ematix_flow.api.target import Target, check_files_of, known_connection, names, pairs
 from ematix_flow.errors import DeclarationError, FlowError, did_you_mean
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import ConnectionRef, FileOptions
@@ -39,6 +39,17 @@ _PLACES = {
     "object_store_s3": ("prefix",),
 }
 _TABLE = ("table",)
+_TARGET_TEXTS = (
+    "mode",
+    "topic",
+    "queue",
+    "prefix",
+    "partition_key_prefix",
+    "message_key_column",
+    "headers_column",
+    "partition_column",
+    "event_timestamp_column",
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,7 @@ class Source:
     csv_read_options: Mapping[str, Any] | None = None
     json_read_options: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    where: SourceLocation | None = field(default=None, repr=False, compare=False)  # when a file declares it
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,7 @@ class Lookup:
     table: str | tuple[str, str] | None = None
     schema: str = ""
     refresh_interval_ms: int | None = None
+    where: SourceLocation | None = field(default=None, repr=False, compare=False)  # when a file declares it
 
 
 def build_stream(
@@ -93,6 +106,17 @@ def build_stream(
     """The spec of a stream. Every error points at the declaration."""
     if not isinstance(name, str) or not name.strip():
         raise DeclarationError("a streaming pipeline needs a name", where=where)
+    options.texts(
+        where,
+        transform_sql=transform_sql,
+        dialect=dialect,
+        dead_letter_topic=dead_letter_topic,
+        dead_letter_table=dead_letter_table,
+        checkpoint=checkpoint,
+        description=description,
+    )
+    options.flag("continue_on_target_failure", continue_on_target_failure, where)
+    options.flag("fail_on_data_loss", fail_on_data_loss, where)
     if not sources:
         raise DeclarationError(
             "a streaming pipeline needs source= and source_query=, or sources=", where=where
@@ -103,9 +127,9 @@ def build_stream(
     options.one_of("dlq_store", dlq_store, DEAD_LETTER_STORES, where)
     options.one_of("delivery", delivery, DELIVERIES, where)
     options.one_of("on_drift", on_drift, ("error", "warn", "evolve"), where)
-    _whole("idle_pause_ms", idle_pause_ms, 0, where)
-    _whole("max_rows_per_batch", max_rows_per_batch, 1, where)
-    _whole("dlq_max_attempts", dlq_max_attempts, 1, where)
+    options.whole("idle_pause_ms", idle_pause_ms, 0, where)
+    options.whole("max_rows_per_batch", max_rows_per_batch, 1, where)
+    options.whole("dlq_max_attempts", dlq_max_attempts, 1, where)
     if transform_sql is not None and not transform_sql.strip():
         transform_sql = None
     if lookups and transform_sql is None:
@@ -148,6 +172,7 @@ def build_stream(
 def _source(source: Source, where: SourceLocation | None) -> StreamSourceSpec:
     if not isinstance(source, Source):
         raise DeclarationError(f"sources= takes Source(…), not {source!r}", where=where)
+    where = source.where or where
     if not isinstance(source.query, str) or not source.query.strip():
         raise DeclarationError(
             "a source needs source_query=: the topic, queue, subscription, folder or table to follow",
@@ -161,6 +186,10 @@ def _source(source: Source, where: SourceLocation | None) -> StreamSourceSpec:
             raise DeclarationError(
                 f"starting={source.starting!r} is neither earliest nor latest nor a moment", where=where
             ) from error
+    elif starting is not None and not isinstance(starting, (str, dt.datetime)):
+        raise DeclarationError(
+            f"starting={starting!s} is neither earliest nor latest nor a moment", where=where
+        )
     if isinstance(starting, dt.datetime) and starting.tzinfo is None:
         raise DeclarationError(
             f"starting={source.starting!s} has no time zone",
@@ -168,17 +197,19 @@ def _source(source: Source, where: SourceLocation | None) -> StreamSourceSpec:
             next_step='as in "2026-01-31T00:00:00Z"',
         )
     files = FileOptions(
-        csv_read_options=tuple((source.csv_read_options or {}).items()),
-        json_read_options=tuple((source.json_read_options or {}).items()),
+        csv_read_options=pairs("csv_read_options", source.csv_read_options, where),
+        json_read_options=pairs("json_read_options", source.json_read_options, where),
     )
     check_files_of(source.connection, files, where)
-    given = tuple((str(key), _text(value)) for key, value in source.options.items())
+    given = tuple((str(key), _text(value)) for key, value in pairs("source_options", source.options, where))
     return StreamSourceSpec(source.connection, source.query.strip(), starting, files, given)
 
 
 def _target(target: Target, defaults: StreamTargetSpec, where: SourceLocation | None) -> StreamTargetSpec:
     if not isinstance(target, Target):
         raise DeclarationError(f"targets= takes Target(…), not {target!r}", where=where)
+    where = target.where or where
+    options.texts(where, **{name: getattr(target, name) for name in _TARGET_TEXTS})
     connection = defaults.connection if target.connection is None else target.connection
     table, named = _table(target, where)
     keys = (
@@ -277,6 +308,8 @@ def _table(
         return None, None
     if isinstance(given, str):
         schema, _, name = given.rpartition(".")
+        if not name:
+            raise DeclarationError(f"target_table={given!r} names no table", where=where)
         return None, (schema or None, name)
     if isinstance(given, (tuple, list)):
         if len(given) != 2 or not all(isinstance(part, str) for part in given) or not given[1]:
@@ -290,13 +323,15 @@ def _table(
 def _lookup(name: str, lookup: Lookup, where: SourceLocation | None) -> LookupSpec:
     if not isinstance(lookup, Lookup):
         raise DeclarationError(f"lookups= takes Lookup(…) by name, not {lookup!r}", where=where)
+    where = lookup.where or where
+    options.texts(where, query=lookup.query, schema=lookup.schema)
     if name == "source" or not name.isidentifier():
         raise DeclarationError(
             f"a lookup cannot be called {name!r}: transform_sql names it as a table", where=where
         )
     if (lookup.query is None) == (lookup.table is None):
         raise DeclarationError(f"lookup {name!r} takes query= or table=, exactly one of them", where=where)
-    _whole("refresh_interval_ms", lookup.refresh_interval_ms, 1, where)
+    options.whole("refresh_interval_ms", lookup.refresh_interval_ms, 1, where)
     table = lookup.table
     if isinstance(table, (tuple, list)):
         table = ".".join(table)
@@ -343,13 +378,6 @@ def _mode(mode: str, where: SourceLocation | None) -> str:
         why = " A stream never has all rows, so it cannot truncate." if mode == "truncate" else told
         raise DeclarationError(f"mode={mode!r} is not for streams.{why}", where=where)
     return found
-
-
-def _whole(option: str, value: Any, least: int, where: SourceLocation | None) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise DeclarationError(f"{option}= takes a whole number from {least} on, not {value!r}", where=where)
 
 
 def _text(value: Any) -> str:

@@ -1,15 +1,16 @@
-"""``@ematix.streaming_pipeline``, `run_streaming_pipeline` and `run_pipeline`: a stream by decorator, call or TOML."""
+"""A stream by decorator, call or TOML: ``@ematix.streaming_pipeline`` and the two functions beside it."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.api.stream_options import Lookup, Source, build_stream
 from ematix_flow.api.target import Target, names
-from ematix_flow.errors import DeclarationError, UsageError
+from ematix_flow.errors import DeclarationError, UsageError, did_you_mean
 from ematix_flow.graph.registry import DeclaredStream, Registry, current_registry
 from ematix_flow.spec.location import SourceLocation, caller_location
 from ematix_flow.spec.pipelines import ConnectionRef
@@ -18,6 +19,10 @@ from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 if TYPE_CHECKING:
     from ematix_flow.engine.settings import EngineSettings
     from ematix_flow.schedule.streams import RunningStream, StreamResult
+
+
+# options of the reference that streams do not have yet
+LATER = ("window", "join", "cdc", "udfs", "aggregate_udfs", "state_store", "watermark")
 
 
 class StreamingPipeline:
@@ -95,6 +100,7 @@ def streaming_pipeline(
     """Declare a stream; takes what `run_streaming_pipeline` takes. The function's body is not called."""
     where = caller_location()
     _refuse_running_options(options, where)
+    _refuse_unknown_options(options, where)
 
     def declare(function: Callable[..., Any]) -> StreamingPipeline:
         own = name or str(getattr(function, "__name__", "stream"))
@@ -120,7 +126,11 @@ def run_streaming_pipeline(
     **options: Any,
 ) -> StreamResult:
     """Declare a stream and follow it until it is stopped; with ``once`` until what is there now is loaded."""
-    spec = stream_spec(caller_location(), **options)
+    where = caller_location()
+    _refuse_unknown_options(options, where, also=inspect.signature(run_streaming_pipeline).parameters)
+    if "name" not in options:
+        raise DeclarationError("a streaming pipeline needs a name: pass name=", where=where)
+    spec = stream_spec(where, **options)
     return StreamingPipeline(spec, current_registry()).run(
         once=once or available_now,
         metrics_port=metrics_port,
@@ -287,6 +297,25 @@ def stream_spec(
         checkpoint=checkpoint,
         description=description,
     )
+
+
+def not_yet(feature: str, where: SourceLocation | None) -> DeclarationError:
+    """For what streams are to have and do not have yet."""
+    return DeclarationError(f"{feature}: this version does not have it yet", where=where)
+
+
+def _refuse_unknown_options(
+    options: Mapping[str, Any], where: SourceLocation | None, also: Iterable[str] = ()
+) -> None:
+    """A misspelt option gets a did-you-mean at the user's line instead of Python's TypeError."""
+    known = {*inspect.signature(stream_spec).parameters, *also} - {"where", "options"}
+    for option in options:
+        if option in LATER:
+            raise not_yet(f"{option}=", where)
+        if option not in known:
+            raise DeclarationError(
+                f"a streaming pipeline has no option {option!r}.{did_you_mean(option, known)}", where=where
+            )
 
 
 def _refuse_running_options(options: Mapping[str, Any], where: SourceLocation | None) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ematix_flow.api.tables import table_spec
@@ -49,6 +49,7 @@ class Target:
     csv_null_value: str | None = None
     csv_read_options: Mapping[str, Any] | None = None
     json_read_options: Mapping[str, Any] | None = None
+    where: SourceLocation | None = field(default=None, repr=False, compare=False)  # when a file declares it
 
     def __post_init__(self) -> None:
         if self.mode is not None:
@@ -63,8 +64,8 @@ class Target:
             csv_quote=self.csv_quote,
             csv_escape=self.csv_escape,
             csv_null_value=self.csv_null_value,
-            csv_read_options=tuple((self.csv_read_options or {}).items()),
-            json_read_options=tuple((self.json_read_options or {}).items()),
+            csv_read_options=pairs("csv_read_options", self.csv_read_options, self.where),
+            json_read_options=pairs("json_read_options", self.json_read_options, self.where),
         )
 
 
@@ -148,11 +149,22 @@ def names(
         return None
     if isinstance(value, str):
         return (value,)
+    if not isinstance(value, Iterable):
+        raise DeclarationError(f"{option}= takes column names, not {value!r}", where=where)
     out = tuple(value)
     for name in out:
         if not isinstance(name, str):
             raise DeclarationError(f"{option}= takes column names, not {name!r}", where=where)
     return out
+
+
+def pairs(
+    option: str, value: Mapping[str, Any] | None, where: SourceLocation | None
+) -> tuple[tuple[str, Any], ...]:
+    """The names and values of an option that takes a mapping."""
+    if value is not None and not isinstance(value, Mapping):
+        raise DeclarationError(f"{option}= takes names and values, not {value!r}", where=where)
+    return tuple((value or {}).items())
 
 
 def build_target(target: Target, defaults: TargetSpec, where: SourceLocation | None) -> TargetSpec:
