@@ -16,7 +16,9 @@ import pytest
 from tests.services import mariadb as mariadb_service
 from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
+from tests.services import rabbitmq as rabbitmq_service
 from tests.services import s3 as s3_service
+from tests.services.certificates import make_certificates
 from tests.services.mysql_server import MySQLServer
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ MARKS = {
     "mariadb_database": "mariadb",
     "mysql": "mysql",
     "mysql_database": "mysql",
+    "rabbitmq": "rabbitmq",
+    "rabbitmq_queue": "rabbitmq",
     "s3": "s3",
     "s3_bucket": "s3",
 }
@@ -176,3 +180,21 @@ def s3_bucket(s3: s3_service.S3Server, request: pytest.FixtureRequest) -> Iterat
     name = s3.create_bucket(request.node.name)
     yield name
     s3.drop_bucket(name)
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[rabbitmq_service.RabbitMQServer]:
+    """The RabbitMQ server of this test run."""
+    with rabbitmq_service.running_server(make_certificates) as server:
+        yield server
+
+
+@pytest.fixture
+def rabbitmq_queue(
+    rabbitmq: rabbitmq_service.RabbitMQServer, request: pytest.FixtureRequest
+) -> Iterator[str]:
+    """The name of an empty durable queue that only this test uses."""
+    rabbitmq.start()
+    name = rabbitmq.create_queue(request.node.name)
+    yield name
+    rabbitmq.delete_queue(name)
