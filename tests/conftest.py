@@ -18,7 +18,9 @@ from tests.services import mariadb as mariadb_service
 from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
 from tests.services import pubsub as pubsub_service
+from tests.services import rabbitmq as rabbitmq_service
 from tests.services import s3 as s3_service
+from tests.services.certificates import make_certificates
 from tests.services.mysql_server import MySQLServer
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ MARKS = {
     "mariadb_database": "mariadb",
     "mysql": "mysql",
     "mysql_database": "mysql",
+    "rabbitmq": "rabbitmq",
+    "rabbitmq_queue": "rabbitmq",
     "s3": "s3",
     "s3_bucket": "s3",
     "pubsub": "pubsub",
@@ -188,6 +192,9 @@ def s3_bucket(s3: s3_service.S3Server, request: pytest.FixtureRequest) -> Iterat
 def pubsub() -> Iterator[pubsub_service.PubSubServer]:
     """Google's Pub/Sub test server of this test run."""
     with pubsub_service.running_server() as server:
+def rabbitmq() -> Iterator[rabbitmq_service.RabbitMQServer]:
+    """The RabbitMQ server of this test run."""
+    with rabbitmq_service.running_server(make_certificates) as server:
         yield server
 
 
@@ -216,3 +223,11 @@ def kinesis_stream(kinesis: kinesis_service.KinesisServer, request: pytest.Fixtu
     name = kinesis.create_stream(request.node.name, shards=2)
     yield name
     kinesis.drop_stream(name)
+def rabbitmq_queue(
+    rabbitmq: rabbitmq_service.RabbitMQServer, request: pytest.FixtureRequest
+) -> Iterator[str]:
+    """The name of an empty durable queue that only this test uses."""
+    rabbitmq.start()
+    name = rabbitmq.create_queue(request.node.name)
+    yield name
+    rabbitmq.delete_queue(name)
