@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.services import kinesis as kinesis_service
+from tests.services import kafka as kafka_service
 from tests.services import mariadb as mariadb_service
 from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
@@ -33,7 +34,12 @@ FEW_ROWS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-LAKES = ("delta", "iceberg", "s3")  # all that any test needs: more jars later would mean another start
+LAKES = (
+    "delta",
+    "iceberg",
+    "kafka",
+    "s3",
+)  # all that any test needs: more jars later would mean another start
 UNIT = Path(__file__).parent / "unit"
 # What a test needs shows in its fixtures; the marks follow, so that  -m "not spark"  is always right.
 MARKS = {
@@ -52,6 +58,8 @@ MARKS = {
     "pubsub_topic": "pubsub",
     "kinesis": "kinesis",
     "kinesis_stream": "kinesis",
+    "kafka": "kafka",
+    "kafka_topic": "kafka",
 }
 
 
@@ -195,6 +203,9 @@ def pubsub() -> Iterator[pubsub_service.PubSubServer]:
 def rabbitmq() -> Iterator[rabbitmq_service.RabbitMQServer]:
     """The RabbitMQ server of this test run."""
     with rabbitmq_service.running_server(make_certificates) as server:
+def kafka() -> Iterator[kafka_service.KafkaServer]:
+    """The Kafka broker of this test run."""
+    with kafka_service.running_server() as server:
         yield server
 
 
@@ -231,3 +242,9 @@ def rabbitmq_queue(
     name = rabbitmq.create_queue(request.node.name)
     yield name
     rabbitmq.delete_queue(name)
+def kafka_topic(kafka: kafka_service.KafkaServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of an empty topic with one partition that only this test uses."""
+    kafka.start()
+    name = kafka.create_topic(request.node.name)
+    yield name
+    kafka.drop_topic(name)
