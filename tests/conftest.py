@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.services import kinesis as kinesis_service
 from tests.services import kafka as kafka_service
+from tests.services import kinesis as kinesis_service
 from tests.services import mariadb as mariadb_service
 from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
@@ -200,9 +200,17 @@ def s3_bucket(s3: s3_service.S3Server, request: pytest.FixtureRequest) -> Iterat
 def pubsub() -> Iterator[pubsub_service.PubSubServer]:
     """Google's Pub/Sub test server of this test run."""
     with pubsub_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def rabbitmq() -> Iterator[rabbitmq_service.RabbitMQServer]:
     """The RabbitMQ server of this test run."""
     with rabbitmq_service.running_server(make_certificates) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def kafka() -> Iterator[kafka_service.KafkaServer]:
     """The Kafka broker of this test run."""
     with kafka_service.running_server() as server:
@@ -234,6 +242,9 @@ def kinesis_stream(kinesis: kinesis_service.KinesisServer, request: pytest.Fixtu
     name = kinesis.create_stream(request.node.name, shards=2)
     yield name
     kinesis.drop_stream(name)
+
+
+@pytest.fixture
 def rabbitmq_queue(
     rabbitmq: rabbitmq_service.RabbitMQServer, request: pytest.FixtureRequest
 ) -> Iterator[str]:
@@ -242,6 +253,9 @@ def rabbitmq_queue(
     name = rabbitmq.create_queue(request.node.name)
     yield name
     rabbitmq.delete_queue(name)
+
+
+@pytest.fixture
 def kafka_topic(kafka: kafka_service.KafkaServer, request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of an empty topic with one partition that only this test uses."""
     kafka.start()

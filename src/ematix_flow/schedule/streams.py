@@ -84,7 +84,9 @@ class RunningStream:
         )
         self._was_stopped = False
         self._seconds: float | None = None
-        self._thread = threading.Thread(target=self._run, args=(run,), name=f"ematix-flow stream {name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(run,), name=f"ematix-flow stream {name}", daemon=True
+        )
         self._thread.start()
 
     def _run(self, run: Callable[[RunningStream], None]) -> None:
@@ -120,14 +122,18 @@ class RunningStream:
     def result(self) -> StreamResult:
         """What it has done so far."""
         seconds = self._seconds if self._seconds is not None else time.monotonic() - self._started
-        return StreamResult(name=self.name, shutdown_triggered=self._was_stopped, seconds=seconds, **self._counts)
+        return StreamResult(
+            name=self.name, shutdown_triggered=self._was_stopped, seconds=seconds, **self._counts
+        )
 
     def _add(self, **counts: int) -> None:
         for name, count in counts.items():
             self._counts[name] += count
 
 
-def plan_stream(spec: StreamSpec, registry: Registry, *, engine: str | EngineSettings | None = None) -> StreamPlan:
+def plan_stream(
+    spec: StreamSpec, registry: Registry, *, engine: str | EngineSettings | None = None
+) -> StreamPlan:
     """What a stream would do now. Changes nothing."""
     with use_registry(registry):
         return plan_of(spec, open_world(spark_starter(engine)), place_of(spec))
@@ -188,7 +194,9 @@ class _Run:
         self.log, self.engine, self.once = log, engine, once
 
     def supervised(self, policy: RestartPolicy) -> None:
-        supervisor: Supervisor[None] = Supervisor(policy, stop=self.running._stop, on_restart=self._restarting)
+        supervisor: Supervisor[None] = Supervisor(
+            policy, stop=self.running._stop, on_restart=self._restarting
+        )
         try:
             supervisor.run(self.attempt, lambda error: isinstance(error, _FINAL))
         except BaseException as error:
