@@ -165,6 +165,9 @@ declare("files.after_publish", "readers see the new version; the old one is not 
 declare("fold.entries_written", "old entries of a journal lie in one file, which does not count yet")
 declare("fold.counts", "the file counts; the entries' own files are still there and mean nothing")
 declare("fold.files_removed", "some of the files that mean nothing are gone")
+declare("messages.produced", "a batch's messages are in an open transaction; readers of committed see none")
+declare("messages.before_commit", "messages and their token wait for the commit; none is visible")
+declare("messages.after_commit", "messages and token are visible; the engine does not know it yet")
 
 POINTS: Final[frozenset[str]] = frozenset(_meanings)
 

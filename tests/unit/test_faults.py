@@ -46,6 +46,9 @@ def test_every_step_of_the_commit_protocol_is_declared_with_its_meaning() -> Non
         "fold.entries_written",
         "fold.counts",
         "fold.files_removed",
+        "messages.produced",
+        "messages.before_commit",
+        "messages.after_commit",
     } == faults.POINTS
     assert faults.declared().keys() >= faults.POINTS
     assert all(faults.declared().values())
