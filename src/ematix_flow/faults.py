@@ -176,6 +176,9 @@ declare("stream.target_committed", "one target of a stream holds the batch; the 
 declare("stream.sent", "a broker has confirmed the messages of a batch; nobody else knows it")
 declare("stream.committed", "every target holds the batch; the source and Spark do not know it yet")
 declare("stream.acknowledged", "the source knows that the batch is done; Spark does not yet")
+declare("messages.produced", "a batch's messages are in an open transaction; readers of committed see none")
+declare("messages.before_commit", "messages and their token wait for the commit; none is visible")
+declare("messages.after_commit", "messages and token are visible; the engine does not know it yet")
 
 POINTS: Final[frozenset[str]] = frozenset(_meanings)
 

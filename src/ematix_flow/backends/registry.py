@@ -24,6 +24,7 @@ _BACKENDS: dict[str, tuple[str, str | None]] = {
     "object_store_s3": ("ematix_flow.backends.objectstore.s3backend:S3FilesBackend", "s3"),
     "pubsub": ("ematix_flow.backends.pubsub.backend:PubSubBackend", "pubsub"),
     "kinesis": ("ematix_flow.backends.kinesis.backend:KinesisBackend", "kinesis"),
+    "kafka": ("ematix_flow.backends.kafka.backend:KafkaBackend", "kafka"),
 }
 
 
