@@ -56,7 +56,9 @@ def briefly(seconds: float | None = None) -> Retry:
     from google.api_core.retry import Retry, if_exception_type
 
     passing = if_exception_type(e.Aborted, e.InternalServerError, e.ServiceUnavailable, e.ResourceExhausted)
-    return Retry(predicate=passing, initial=0.1, maximum=2.0, timeout=RETRY_SECONDS if seconds is None else seconds)
+    return Retry(
+        predicate=passing, initial=0.1, maximum=2.0, timeout=RETRY_SECONDS if seconds is None else seconds
+    )
 
 
 def subscriber(connection: PubSubConnection) -> SubscriberClient:
