@@ -184,8 +184,8 @@ def test_a_spool_holds_every_message_once_though_it_was_restarted(
     pubsub.publish(pubsub_topic, numbered(300))
     for stop_at in (100, 300):
         spool = Spool(tmp_path / "spool").open()
-        receiver = backend_of(pubsub).stream_source().receiver(
-            Reading(pubsub_topic.subscription), spool.progress()
+        receiver = (
+            backend_of(pubsub).stream_source().receiver(Reading(pubsub_topic.subscription), spool.progress())
         )
         spool.follow(receiver, max_rows=50, thread=False)
         deadline = time.monotonic() + 30
