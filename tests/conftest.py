@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.services import kafka as kafka_service
 from tests.services import mariadb as mariadb_service
 from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
@@ -29,7 +30,12 @@ FEW_ROWS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-LAKES = ("delta", "iceberg", "s3")  # all that any test needs: more jars later would mean another start
+LAKES = (
+    "delta",
+    "iceberg",
+    "kafka",
+    "s3",
+)  # all that any test needs: more jars later would mean another start
 UNIT = Path(__file__).parent / "unit"
 # What a test needs shows in its fixtures; the marks follow, so that  -m "not spark"  is always right.
 MARKS = {
@@ -42,6 +48,8 @@ MARKS = {
     "mysql_database": "mysql",
     "s3": "s3",
     "s3_bucket": "s3",
+    "kafka": "kafka",
+    "kafka_topic": "kafka",
 }
 
 
@@ -176,3 +184,19 @@ def s3_bucket(s3: s3_service.S3Server, request: pytest.FixtureRequest) -> Iterat
     name = s3.create_bucket(request.node.name)
     yield name
     s3.drop_bucket(name)
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[kafka_service.KafkaServer]:
+    """The Kafka broker of this test run."""
+    with kafka_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def kafka_topic(kafka: kafka_service.KafkaServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of an empty topic with one partition that only this test uses."""
+    kafka.start()
+    name = kafka.create_topic(request.node.name)
+    yield name
+    kafka.drop_topic(name)

@@ -170,6 +170,9 @@ declare("spool.indexed", "the segment and the positions after it are in the inde
 declare("spool.renamed", "the segment is in its place and will be followed; its messages are unacknowledged")
 declare("spool.settled", "the index says that all targets hold the segment; the source does not know it yet")
 declare("spool.acknowledged", "the source was told; the index still expects the messages to come again")
+declare("messages.produced", "a batch's messages are in an open transaction; readers of committed see none")
+declare("messages.before_commit", "messages and their token wait for the commit; none is visible")
+declare("messages.after_commit", "messages and token are visible; the engine does not know it yet")
 
 POINTS: Final[frozenset[str]] = frozenset(_meanings)
 
