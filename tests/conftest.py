@@ -13,10 +13,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.services import kafka as kafka_service
+from tests.services import kinesis as kinesis_service
 from tests.services import mariadb as mariadb_service
 from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
+from tests.services import pubsub as pubsub_service
+from tests.services import rabbitmq as rabbitmq_service
 from tests.services import s3 as s3_service
+from tests.services.certificates import make_certificates
 from tests.services.mysql_server import MySQLServer
 
 if TYPE_CHECKING:
@@ -29,7 +34,12 @@ FEW_ROWS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-LAKES = ("delta", "iceberg", "s3")  # all that any test needs: more jars later would mean another start
+LAKES = (
+    "delta",
+    "iceberg",
+    "kafka",
+    "s3",
+)  # all that any test needs: more jars later would mean another start
 UNIT = Path(__file__).parent / "unit"
 # What a test needs shows in its fixtures; the marks follow, so that  -m "not spark"  is always right.
 MARKS = {
@@ -40,8 +50,16 @@ MARKS = {
     "mariadb_database": "mariadb",
     "mysql": "mysql",
     "mysql_database": "mysql",
+    "rabbitmq": "rabbitmq",
+    "rabbitmq_queue": "rabbitmq",
     "s3": "s3",
     "s3_bucket": "s3",
+    "pubsub": "pubsub",
+    "pubsub_topic": "pubsub",
+    "kinesis": "kinesis",
+    "kinesis_stream": "kinesis",
+    "kafka": "kafka",
+    "kafka_topic": "kafka",
 }
 
 
@@ -86,7 +104,7 @@ def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     home = tmp_path.with_name(f"{tmp_path.name}-home")
     home.mkdir()
     for name in list(os.environ):
-        if name.startswith(("EMATIX_FLOW_", "XDG_", "AWS_")):
+        if name.startswith(("EMATIX_FLOW_", "XDG_", "AWS_", "PUBSUB_", "GOOGLE_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("EMATIX_FLOW_STATE", str(home / "state"))
@@ -176,3 +194,71 @@ def s3_bucket(s3: s3_service.S3Server, request: pytest.FixtureRequest) -> Iterat
     name = s3.create_bucket(request.node.name)
     yield name
     s3.drop_bucket(name)
+
+
+@pytest.fixture(scope="session")
+def pubsub() -> Iterator[pubsub_service.PubSubServer]:
+    """Google's Pub/Sub test server of this test run."""
+    with pubsub_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[rabbitmq_service.RabbitMQServer]:
+    """The RabbitMQ server of this test run."""
+    with rabbitmq_service.running_server(make_certificates) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[kafka_service.KafkaServer]:
+    """The Kafka broker of this test run."""
+    with kafka_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def pubsub_topic(
+    pubsub: pubsub_service.PubSubServer, request: pytest.FixtureRequest
+) -> Iterator[pubsub_service.Topic]:
+    """A topic and a subscription of it, which only this test uses."""
+    pubsub.start()
+    topic = pubsub.create_topic(request.node.name)
+    yield topic
+    pubsub.drop_topic(topic)
+
+
+@pytest.fixture(scope="session")
+def kinesis() -> Iterator[kinesis_service.KinesisServer]:
+    """The Kinesis emulator of this test run."""
+    with kinesis_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def kinesis_stream(kinesis: kinesis_service.KinesisServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of an empty stream of two shards that only this test uses."""
+    kinesis.start()
+    name = kinesis.create_stream(request.node.name, shards=2)
+    yield name
+    kinesis.drop_stream(name)
+
+
+@pytest.fixture
+def rabbitmq_queue(
+    rabbitmq: rabbitmq_service.RabbitMQServer, request: pytest.FixtureRequest
+) -> Iterator[str]:
+    """The name of an empty durable queue that only this test uses."""
+    rabbitmq.start()
+    name = rabbitmq.create_queue(request.node.name)
+    yield name
+    rabbitmq.delete_queue(name)
+
+
+@pytest.fixture
+def kafka_topic(kafka: kafka_service.KafkaServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of an empty topic with one partition that only this test uses."""
+    kafka.start()
+    name = kafka.create_topic(request.node.name)
+    yield name
+    kafka.drop_topic(name)

@@ -165,6 +165,11 @@ declare("files.after_publish", "readers see the new version; the old one is not 
 declare("fold.entries_written", "old entries of a journal lie in one file, which does not count yet")
 declare("fold.counts", "the file counts; the entries' own files are still there and mean nothing")
 declare("fold.files_removed", "some of the files that mean nothing are gone")
+declare("spool.written", "a segment's messages lie aside; the index does not know them, nobody follows them")
+declare("spool.indexed", "the segment and the positions after it are in the index; nobody follows it yet")
+declare("spool.renamed", "the segment is in its place and will be followed; its messages are unacknowledged")
+declare("spool.settled", "the index says that all targets hold the segment; the source does not know it yet")
+declare("spool.acknowledged", "the source was told; the index still expects the messages to come again")
 
 POINTS: Final[frozenset[str]] = frozenset(_meanings)
 

@@ -47,11 +47,18 @@ FILES = ("files.version_written", "files.before_publish", "files.after_publish")
 RECORDED = ("runlog.before_finish",)
 TASKS = ("task.staged",)  # of a worker, which may run again: tests/fault/test_task_retries.py
 FOLDED = ("fold.entries_written", "fold.counts", "fold.files_removed")  # unit/backends/test_lake_journal.py
+SPOOLED = (  # unit/backends/test_spool.py, property/test_spool.py
+    "spool.written",
+    "spool.indexed",
+    "spool.renamed",
+    "spool.settled",
+    "spool.acknowledged",
+)
 COMMITTED = ("apply.after_commit", "staging.dropped", "files.after_publish", "runlog.before_finish")
 
 
 def test_every_commit_point_has_a_crash_test() -> None:
-    assert set(faults.declared()) == {*STAGED, *TASKS, *APPLIED, *FILES, *FOLDED, *RECORDED}
+    assert set(faults.declared()) == {*STAGED, *TASKS, *APPLIED, *FILES, *FOLDED, *SPOOLED, *RECORDED}
 
 
 def source_with(path: Path, count: int) -> None:

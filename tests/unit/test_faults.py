@@ -46,6 +46,11 @@ def test_every_step_of_the_commit_protocol_is_declared_with_its_meaning() -> Non
         "fold.entries_written",
         "fold.counts",
         "fold.files_removed",
+        "spool.written",
+        "spool.indexed",
+        "spool.renamed",
+        "spool.settled",
+        "spool.acknowledged",
     } == faults.POINTS
     assert faults.declared().keys() >= faults.POINTS
     assert all(faults.declared().values())

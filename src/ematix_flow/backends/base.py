@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ematix_flow.backends.capabilities import Capabilities
+from ematix_flow.backends.streams import MessageTarget, StreamSource
 from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -27,6 +28,8 @@ from ematix_flow.strategies.matching import Matching
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    from ematix_flow.backends.streams import MessageTarget, StreamSource
 
 
 # ------------------------------------------------------------------ what a source tells the planner
@@ -253,12 +256,20 @@ class Load:
     matching: Matching = field(default_factory=Matching)
     batch_key: str | None = None  # None: the range it reads, known once the rows are there
     range: SourceRange | None = None
+    positions: tuple[str | None, str | None] | None = None  # of a stream's batch: where it begins and ends
     max_shrink: float = 0.5
     allow_empty: bool = False
     files: FileOptions = field(default_factory=FileOptions)
     partition_by: tuple[str, ...] = ()
     changes: TablePlan = field(default_factory=TablePlan)  # to the table; they commit with the rows
     dry_run: bool = False  # count what would change, commit nothing; the table may not exist yet
+
+    def source_bounds(self, high: Watermark | None) -> tuple[str | None, str | None]:
+        """From where to where this load has read, as the ledger keeps it; ``high`` is the new watermark."""
+        if self.positions is not None:
+            return self.positions
+        low = self.range.low if self.range else None
+        return (low.encode() if low else None, high.encode() if high else None)
 
 
 @dataclass(frozen=True)
@@ -400,6 +411,14 @@ class Backend(ABC):
         return None
 
     def target(self) -> Target | None:
+        return None
+
+    def stream_source(self) -> StreamSource | None:
+        """What a stream follows; None where it cannot."""
+        return None
+
+    def message_target(self) -> MessageTarget | None:
+        """What a stream sends messages to; None where rows are loaded instead."""
         return None
 
     def query(self, sql: str, limit: int | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:

@@ -14,7 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ematix_flow.errors import FlowError
 from ematix_flow.spec.pipelines import FileOptions
+from ematix_flow.spec.tables import ColumnSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,10 +92,14 @@ class Receiver(ABC):
     """An open subscription, used from one thread.
 
     Whoever polls stores the messages durably together with `progress`, and acknowledges them when all
-    targets have committed. What is not acknowledged when the connection ends comes again.
+    targets have committed. What is not acknowledged when the connection ends comes again, and then equals
+    what came before in all but ``receipt`` and ``redelivered``. All messages of one poll are of one
+    generation, the one in force when it returns.
     """
 
     acknowledges: bool = True  # False: positions are in `progress`, and nothing comes again by itself
+    flags_redelivery: bool = False  # True: a message that is not marked ``redelivered`` never came before
+    generation: int = 0  # another number whenever all receipts given before have become void
 
     @abstractmethod
     def poll(self, max_messages: int, timeout: float) -> Sequence[Message]:
@@ -107,8 +113,17 @@ class Receiver(ABC):
         return {}
 
     @abstractmethod
-    def acknowledge(self, receipts: Sequence[Any]) -> None:
-        """Tell the source that these are done. Receipts of a connection that is gone are ignored."""
+    def acknowledge(self, receipts: Sequence[Any]) -> bool | None:
+        """Tell the source that these are done. Receipts of a connection that is gone are ignored.
+
+        True when the source has answered that it knows, so that none of this generation comes again;
+        anything else when it may not have heard.
+        """
+
+    def reject(self, receipts: Sequence[Any]) -> bool | None:
+        """As `acknowledge`, for messages that cannot be used: where the source has a place for them, it
+        moves them there."""
+        return self.acknowledge(receipts)
 
     def keep(self) -> None:
         """Called about once a second while messages wait, for who must ask for more time."""
@@ -139,6 +154,10 @@ class StreamSource(ABC):
         """All targets hold everything up to this position: tell whoever watches the lag."""
         return
 
+    def failure(self, reading: Reading, said: str) -> FlowError | None:
+        """The error of ours for what Spark says of a query over this source; None when it says no more."""
+        return None
+
 
 class SparkStream(StreamSource):
     """A source that Spark follows by itself; a batch's position is what its checkpoint says."""
@@ -158,6 +177,32 @@ class Received(StreamSource):
     @abstractmethod
     def receiver(self, reading: Reading, progress: Mapping[str, str]) -> Receiver:
         """Open it where ``progress`` (all that was ever stored) ends."""
+
+
+class ReceivedFiles(Received):
+    """Files that come into a folder: a message is the path of one, and its rows are read by Spark."""
+
+    kind_of_rows = "columns"
+
+    @abstractmethod
+    def rows(
+        self,
+        spark: SparkSession,
+        paths: Sequence[str],
+        reading: Reading,
+        columns: Sequence[ColumnSpec] | None = None,
+    ) -> DataFrame:
+        """The rows of exactly these files, which messages have named.
+
+        With ``columns``, these and no others, in their order and types, whatever the files hold: one that
+        they lack is null, and a value that is not of its type is refused. Without, as a batch reads them.
+        SourceFailed names a file that cannot be read, here or when the rows are computed; then whoever
+        asks for one file at a time finds out which.
+        """
+
+    @abstractmethod
+    def describe(self, spark: SparkSession, reading: Reading) -> tuple[ColumnSpec, ...] | None:
+        """The columns of the files that are there now; None when there are none yet."""
 
 
 # ------------------------------------------------------------------ messages out

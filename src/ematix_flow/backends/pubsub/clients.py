@@ -1,0 +1,132 @@
+"""Clients of one project: made from a connection, closed by who made them.
+
+The generated clients are used, not the ones with threads of their own: what is sent and when, and what
+happens to a failure, is decided here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from google.auth.exceptions import GoogleAuthError
+
+from ematix_flow.errors import CannotConnect, ConfigError
+from ematix_flow.spec.connections import Connection, PubSubConnection
+
+if TYPE_CHECKING:
+    from google.api_core.retry import Retry
+    from google.pubsub_v1 import PublisherClient, SubscriberClient
+
+EMULATOR = "PUBSUB_EMULATOR_HOST"  # Google's own libraries go there when it is set, and so do we
+SERVICE = "pubsub.googleapis.com"
+CALL_SECONDS = 10.0
+_SCOPES = ("https://www.googleapis.com/auth/pubsub",)
+_CHANNEL = [
+    ("grpc.max_receive_message_length", -1),  # a pull may bring more than the 4 MiB that gRPC expects
+    ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_time_ms", 30_000),  # a server that is gone without a word is noticed
+    ("grpc.keepalive_timeout_ms", 10_000),
+]
+
+
+def pubsub_connection(connection: Connection) -> PubSubConnection:
+    if not isinstance(connection, PubSubConnection):
+        raise ConfigError(f"connection {connection.name!r} is {connection.kind}, not pubsub")
+    return connection
+
+
+def address_of(connection: PubSubConnection) -> str:
+    """Where the server is: as the connection says, else the emulator's variable, else Google."""
+    given = connection.endpoint or os.environ.get(EMULATOR) or SERVICE
+    return given.partition("://")[2].rstrip("/") or given if "://" in given else given
+
+
+def is_emulator(connection: PubSubConnection) -> bool:
+    """Whether no account is shown and nothing is encrypted."""
+    return connection.anonymous_auth or bool(os.environ.get(EMULATOR) and not connection.endpoint)
+
+
+def briefly(seconds: float = CALL_SECONDS) -> Retry:
+    """Try again while the server is away, for so long in all."""
+    from google.api_core import exceptions as e
+    from google.api_core.retry import Retry, if_exception_type
+
+    passing = if_exception_type(e.Aborted, e.InternalServerError, e.ServiceUnavailable, e.ResourceExhausted)
+    return Retry(predicate=passing, initial=0.1, maximum=2.0, timeout=seconds)
+
+
+def subscriber(connection: PubSubConnection) -> SubscriberClient:
+    from google.pubsub_v1 import SubscriberClient
+    from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
+    channel = _channel(connection, SubscriberGrpcTransport)
+    return SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+
+
+def publisher(connection: PubSubConnection) -> PublisherClient:
+    from google.pubsub_v1 import PublisherClient
+    from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
+
+    channel = _channel(connection, PublisherGrpcTransport)
+    return PublisherClient(transport=PublisherGrpcTransport(channel=channel))
+
+
+def close(client: SubscriberClient | PublisherClient) -> None:
+    """End its connections, and every call that still waits."""
+    transport: Any = client.transport
+    transport.close()
+
+
+def _channel(connection: PubSubConnection, transport: Any) -> Any:
+    address = address_of(connection)
+    if is_emulator(connection):
+        if address == SERVICE:
+            raise CannotConnect(
+                f"connection {connection.name!r} has anonymous_auth, which Google's service does not take",
+                next_step=f"give the emulator's address as endpoint or in {EMULATOR}, or leave the field out",
+            )
+        import grpc
+
+        return grpc.insecure_channel(address, options=_CHANNEL)
+    try:
+        credentials = _credentials(connection)
+        host = address if ":" in address else f"{address}:443"
+        return transport.create_channel(host=host, credentials=credentials, scopes=_SCOPES, options=_CHANNEL)
+    except GoogleAuthError as error:
+        raise CannotConnect(
+            f"connection {connection.name!r} has no Google credentials: {str(error).splitlines()[0]}",
+            next_step="give credentials_path, or set GOOGLE_APPLICATION_CREDENTIALS, "
+            "or run  gcloud auth application-default login",
+        ) from error
+
+
+def _credentials(connection: PubSubConnection) -> Any:
+    """Those of the named file; None stands for the application's default ones."""
+    path = connection.credentials_path
+    if not path:
+        return None
+    from google.oauth2 import credentials, service_account
+
+    account: Any = service_account.Credentials  # they have no types
+    user: Any = credentials.Credentials
+    step = f"mend credentials_path of connection {connection.name!r}"
+    try:
+        content = json.loads(Path(path).expanduser().read_text())
+        kind = content.get("type") if isinstance(content, dict) else None
+        if kind == "service_account":
+            made = account.from_service_account_info(content, scopes=_SCOPES)
+        elif kind == "authorized_user":
+            made = user.from_authorized_user_info(content, scopes=_SCOPES)
+        else:
+            raise CannotConnect(
+                f"{path} is no key of a service account and no user's credentials",
+                next_step=f"{step}; other kinds are found through GOOGLE_APPLICATION_CREDENTIALS",
+            )
+    except OSError as error:
+        raise CannotConnect(f"cannot read {path}: {error.strerror}", next_step=step) from error
+    except ValueError as error:  # also what the library says of a broken key; its text may quote the file
+        raise CannotConnect(f"{path} holds no usable credentials", next_step=step) from error
+    return made

@@ -1,0 +1,151 @@
+"""Messages to a topic: requests as large as the service takes, several at once, in order where keys ask.
+
+At least once. A window of messages is built, sent and confirmed before the next one is begun, so that
+memory is bounded and the messages of a key stay in order over windows too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from google.pubsub_v1 import PublisherClient, PublishRequest, PubsubMessage
+
+from ematix_flow.backends.pubsub.clients import briefly, publisher
+from ematix_flow.backends.pubsub.failures import understood
+from ematix_flow.backends.pubsub.names import short
+from ematix_flow.backends.streams import HEADERS, KEY, VALUE, Token
+from ematix_flow.errors import RowRejected, TargetFailed
+from ematix_flow.spec.connections import PubSubConnection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+REQUEST_MESSAGES = 1000
+REQUEST_BYTES = 9_000_000  # of the 10,000,000 that the service takes, in a message and in a request
+MESSAGE_BYTES = 10_000_000
+KEY_BYTES = 1024
+WINDOW_MESSAGES, WINDOW_BYTES = 20_000, 32_000_000
+AT_ONCE = 8
+REQUEST_SECONDS = 30.0
+_RawMessage = PubsubMessage.pb()
+_RawRequest = PublishRequest.pb()
+
+
+@dataclass(frozen=True)
+class PubSubSender:
+    """Picklable. ``patience`` is for how many seconds one request is tried while the service is away."""
+
+    connection: PubSubConnection
+    topic: str  # the whole path
+    ordered: bool = True
+    patience: float = 60.0
+
+    def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
+        sent = 0
+        with publisher(self.connection) as client, ThreadPoolExecutor(AT_ONCE) as pool:
+            for window in self._windows(batches):
+                chains = [pool.submit(self._publish, client, chain) for chain in window.chains()]
+                try:
+                    sent += sum(chain.result() for chain in chains)
+                finally:
+                    for chain in chains:  # after a failure nothing more is begun
+                        chain.cancel()
+        return sent
+
+    def _windows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[_Window]:
+        window, row = _Window(), 0
+        for batch in batches:
+            columns = [batch.column(name).to_pylist() for name in (VALUE, KEY, HEADERS)]
+            for value, key, headers in zip(*columns, strict=True):
+                window.add(self._message(row, value, key, headers), row)
+                row += 1
+                if window.messages >= WINDOW_MESSAGES or window.size >= WINDOW_BYTES:
+                    yield window
+                    window = _Window()
+        if window.messages:
+            yield window
+
+    def _message(self, row: int, value: bytes | None, key: bytes | None, headers: str | None) -> Any:
+        attributes = _attributes(headers)
+        text = _text(row, key)
+        if text and not self.ordered:
+            attributes.setdefault("key", text)
+            text = ""
+        if not value and not attributes and not text:
+            raise RowRejected(
+                f"message {row} has no payload, no key and no headers, which Pub/Sub does not take",
+                next_step="send a payload, or filter such rows out",
+            )
+        return _RawMessage(data=value or b"", attributes=attributes, ordering_key=text)
+
+    def _publish(self, client: PublisherClient, chain: list[list[Any]]) -> int:
+        """The requests of one chain, one after the other."""
+        sent = 0
+        for messages in chain:
+            request = PublishRequest.wrap(_RawRequest(topic=self.topic, messages=messages))
+            doing = f"publish {len(messages)} messages to topic {short(self.topic)!r}"
+            state = "messages that were sent before stay; a new attempt sends all again"
+            with understood(self.connection, doing, TargetFailed, away=TargetFailed, state=state):
+                client.publish(request=request, retry=briefly(self.patience), timeout=REQUEST_SECONDS)
+            sent += len(messages)
+        return sent
+
+
+class _Window:
+    """Requests in the making: those of one ordering key are a chain, each other one stands alone."""
+
+    def __init__(self) -> None:
+        self.messages = self.size = 0
+        self._keyed: dict[str, list[list[Any]]] = {}
+        self._sizes: dict[str, int] = {}
+        self._single: list[list[Any]] = []
+
+    def add(self, message: Any, row: int) -> None:
+        size = message.ByteSize() + 8  # and what a list of messages adds
+        if size > MESSAGE_BYTES:
+            raise RowRejected(
+                f"message {row} has {size:,} bytes; Pub/Sub takes {MESSAGE_BYTES:,}",
+                next_step="send less in a message, or put the content elsewhere and send where it is",
+            )
+        key = message.ordering_key
+        requests = self._keyed.setdefault(key, []) if key else self._single
+        full = not requests or len(requests[-1]) >= REQUEST_MESSAGES
+        if full or self._sizes[key] + size > REQUEST_BYTES:
+            requests.append([])
+            self._sizes[key] = 0
+        requests[-1].append(message)
+        self._sizes[key] += size
+        self.messages += 1
+        self.size += size
+
+    def chains(self) -> list[list[list[Any]]]:
+        return [*self._keyed.values(), *([request] for request in self._single)]
+
+
+def _attributes(headers: str | None) -> dict[str, str]:
+    """Attributes are texts: what is none is written as JSON."""
+    found = json.loads(headers) if headers else {}
+    return {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in found.items()
+        if value is not None
+    }
+
+
+def _text(row: int, key: bytes | None) -> str:
+    if not key:
+        return ""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError as error:
+        raise RowRejected(
+            f"the key of message {row} is no UTF-8 text, which an ordering key is",
+            next_step="take a text column as the key",
+        ) from error
+    if len(key) > KEY_BYTES:
+        raise RowRejected(f"the key of message {row} has {len(key):,} bytes; Pub/Sub takes {KEY_BYTES:,}")
+    return text

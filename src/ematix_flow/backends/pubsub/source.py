@@ -1,0 +1,123 @@
+"""Subscriptions as something that a stream follows.
+
+The subscription itself is the position: what it holds unacknowledged is what comes. ``starting`` is
+therefore not asked; a subscription is moved by ``gcloud pubsub subscriptions seek``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from google.api_core.exceptions import NotFound, PermissionDenied
+from google.pubsub_v1 import SubscriberClient
+
+from ematix_flow.backends.pubsub import names
+from ematix_flow.backends.pubsub.clients import CALL_SECONDS, briefly, close, publisher, subscriber
+from ematix_flow.backends.pubsub.failures import understood
+from ematix_flow.backends.streams import Reading, Received, Receiver
+from ematix_flow.errors import SourceFailed
+from ematix_flow.spec.connections import PubSubConnection
+
+ASSUMED_DEADLINE = 10  # seconds; what the service gives a subscription that says nothing
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """What a receiver must know of it. ``topic`` is a short name, empty when it may not be asked for."""
+
+    path: str
+    topic: str = ""
+    ack_deadline: int = ASSUMED_DEADLINE  # seconds
+    exactly_once: bool = False
+    dead_letters: bool = False  # tells how often a message was delivered, and moves it away one day
+
+
+class PubSubSource(Received):
+    def __init__(self, connection: PubSubConnection) -> None:
+        self._connection = connection
+
+    def check(self, reading: Reading) -> None:
+        with subscriber(self._connection) as client:
+            self._subscription(client, reading.query)
+
+    def receiver(self, reading: Reading, progress: Mapping[str, str]) -> Receiver:
+        from ematix_flow.backends.pubsub.receiver import PubSubReceiver
+
+        client = subscriber(self._connection)
+        try:
+            subscription = self._subscription(client, reading.query)
+        except BaseException:
+            close(client)
+            raise
+        return PubSubReceiver(self._connection, client, subscription)
+
+    def _subscription(self, client: SubscriberClient, name: str) -> Subscription:
+        if names.is_topic_path(name):
+            raise self._missing(names.short(name), name)
+        path = names.subscription_path(self._connection.project_id, name, SourceFailed)
+        request = {"subscription": path}
+        with understood(self._connection, f"look at subscription {names.short(path)!r}", SourceFailed):
+            try:
+                found = client.get_subscription(request=request, retry=briefly(), timeout=CALL_SECONDS)
+            except NotFound as error:
+                raise self._missing(names.short(path), path) from error
+            except PermissionDenied:  # to pull needs less than to look
+                return Subscription(path)
+        if (
+            found.push_config.push_endpoint
+            or found.bigquery_config.table
+            or found.cloud_storage_config.bucket
+        ):
+            raise SourceFailed(
+                f"subscription {names.short(path)!r} delivers by itself (push, BigQuery or a bucket): "
+                "it cannot be pulled from",
+                next_step=self._creation(names.short(found.topic), f"{names.short(path)}-pull"),
+            )
+        if found.detached:
+            raise SourceFailed(
+                f"subscription {names.short(path)!r} is detached from its topic: nothing comes from it",
+                next_step=self._creation(names.short(found.topic), f"{names.short(path)}-2"),
+            )
+        return Subscription(
+            path,
+            topic=names.short(found.topic),
+            ack_deadline=found.ack_deadline_seconds or ASSUMED_DEADLINE,
+            exactly_once=found.enable_exactly_once_delivery,
+            dead_letters=bool(found.dead_letter_policy.dead_letter_topic),
+        )
+
+    def _missing(self, name: str, path: str) -> SourceFailed:
+        """There is no such subscription: perhaps there is such a topic, which has some."""
+        project = self._connection.project_id
+        topic = names.topic_path(project, path if names.is_topic_path(path) else name, SourceFailed)
+        request = {"topic": topic, "page_size": _SHOWN + 1}
+        with (
+            publisher(self._connection) as client,
+            understood(self._connection, f"look for subscription {name!r}", SourceFailed),
+        ):
+            try:
+                pages = client.list_topic_subscriptions(
+                    request=request, retry=briefly(), timeout=CALL_SECONDS
+                )
+                found = [names.short(each) for each in next(iter(pages.pages)).subscriptions]
+            except (NotFound, PermissionDenied):
+                return SourceFailed(
+                    f"project {project!r} has no subscription {name!r}",
+                    next_step=self._creation("TOPIC", name),
+                )
+        if not found:
+            return SourceFailed(
+                f"{name!r} is a topic of project {project!r}, which has no subscription to read from",
+                next_step=self._creation(name, f"{name}-flow"),
+            )
+        shown = ", ".join(sorted(found)[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
+        return SourceFailed(
+            f"{name!r} is a topic of project {project!r}; a stream reads from a subscription of it",
+            next_step=f"name one of: {shown};  or  {self._creation(name, f'{name}-flow')}",
+        )
+
+    def _creation(self, topic: str, subscription: str) -> str:
+        project = self._connection.project_id
+        return f"gcloud pubsub subscriptions create {subscription} --topic={topic} --project={project}"

@@ -1,0 +1,53 @@
+"""Topics as something that messages are sent to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from google.api_core.exceptions import NotFound, PermissionDenied
+
+from ematix_flow.backends.pubsub import names
+from ematix_flow.backends.pubsub.clients import CALL_SECONDS, briefly, publisher
+from ematix_flow.backends.pubsub.failures import understood
+from ematix_flow.backends.pubsub.sender import PubSubSender
+from ematix_flow.backends.streams import MessageTarget, Sender
+from ematix_flow.errors import ConfigError, TargetFailed
+from ematix_flow.spec.connections import PubSubConnection
+
+_OPTIONS = ("ordering",)
+
+
+class PubSubTarget(MessageTarget):
+    """At least once: a message that the service has taken without our hearing of it is sent again."""
+
+    def __init__(self, connection: PubSubConnection) -> None:
+        self._connection = connection
+
+    def check_place(self, place: str) -> None:
+        project = self._connection.project_id
+        path = names.topic_path(project, place, TargetFailed)
+        doing = f"look at topic {names.short(path)!r}"
+        with publisher(self._connection) as client, understood(self._connection, doing, TargetFailed):
+            try:
+                client.get_topic(request={"topic": path}, retry=briefly(), timeout=CALL_SECONDS)
+            except PermissionDenied:  # to publish needs less than to look
+                return
+            except NotFound as error:
+                raise TargetFailed(
+                    f"project {project!r} has no topic {names.short(path)!r}",
+                    next_step=f"gcloud pubsub topics create {names.short(path)} --project={project}",
+                ) from error
+
+    def sender(self, place: str, options: Mapping[str, str]) -> Sender:
+        """``ordering=false`` sends a key as the attribute ``key`` instead of as the ordering key.
+
+        The service takes one ordering key a request, so that many different keys are slow in order.
+        """
+        unknown = sorted(set(options) - set(_OPTIONS))
+        if unknown:
+            raise ConfigError(f"a Pub/Sub target has no option {unknown[0]!r}; it has  ordering")
+        ordering = options.get("ordering", "true").lower()
+        if ordering not in ("true", "false"):
+            raise ConfigError(f"the option  ordering  is {ordering!r}; it is true or false")
+        path = names.topic_path(self._connection.project_id, place, TargetFailed)
+        return PubSubSender(self._connection, path, ordered=ordering == "true")

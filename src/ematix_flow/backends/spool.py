@@ -1,0 +1,387 @@
+"""Messages that were received and are not yet in every target, in files that Spark follows.
+
+A batch that Spark replays must have the same messages, and a broker that was told "done" has forgotten them.
+So messages go into segments, Parquet files that never change, and are acknowledged when every target holds
+their segment. Below the spool's folder lie ``segments/`` and ``index.db``, which knows the segments and, for
+sources that are read by position, how far they were read.
+
+What is guaranteed, while the folder lives and is used by one process at a time:
+
+* Nothing is lost. A message is acknowledged, and a position stored, only when it is on disk to stay; the
+  process, the machine or the broker may die at any point.
+* A message is in one segment. One that comes again because its connection ended is recognised by a digest
+  of all that it consists of; its new receipt is acknowledged together with the copy that is there, or at
+  once when that is settled.
+
+A message can be in two segments when
+
+* the folder is lost, or its source is followed by two spools;
+* it has no id, was acknowledged, and the broker died before it had made that durable (with an id it is
+  remembered for an hour of receiving, and for the newest 200,000 messages);
+* the source neither marks what it delivers again nor gives ids, and delivers twice in one connection.
+
+A message can be missed in one case: it has no id, equals another one in every byte, is marked as delivered
+before, and comes while it is unknown whether the acknowledgement of the other arrived (the process died
+within that one call). Who sends messages that may be equal gives them ids.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ematix_flow import faults
+from ematix_flow.backends.spool_index import Segment, SpoolIndex, segment_number
+from ematix_flow.backends.spool_intake import Held, Known, digest_of, has_id
+from ematix_flow.backends.spool_writing import SegmentInMaking
+from ematix_flow.backends.streams import Message, Receiver
+from ematix_flow.errors import FlowError, SourceFailed
+
+MAX_ROWS = 50_000
+MAX_BYTES = 16 * 1024 * 1024
+MAX_PENDING_ROWS = 200_000
+MAX_PENDING_BYTES = 256 * 1024 * 1024
+_ASKED_AT_MOST = 5_000
+
+_log = logging.getLogger(__name__)
+
+
+class Spool:
+    """One stream's spool. `follow` fills it from one thread; all other methods may be called from any."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._index = SpoolIndex(folder)
+        self._lock = threading.RLock()  # guards index, known, pending and what waits for the thread
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._receiver: Receiver | None = None
+        self._failure: BaseException | None = None
+        self._known = Known()
+        self._pending: dict[int, Segment] = {}
+        self._settled: list[int] = []  # to be acknowledged
+        self._rejected: set[tuple[int, int]] = set()
+        self._late: list[tuple[Held, int]] = []  # came again though settled: to be acknowledged
+        self._making = SegmentInMaking(MAX_ROWS, MAX_BYTES, 0.0)
+        self._generation = 0
+        self._is_drained: bool | None = False
+        self._last_message = 0.0
+        self._asked_drained = self._kept = self._tidied = self._asked_lag = 0.0
+        self._lag: Mapping[str, int] = {}
+
+    @property
+    def segments(self) -> Path:
+        """The folder that Spark follows, as Parquet of `streams.message_schema`."""
+        return self._index.segments
+
+    @property
+    def newest(self) -> Path:
+        """A file with the number of the last segment, for who follows by numbers."""
+        return self._index.newest
+
+    def paths(self, numbers: range) -> list[Path]:
+        """The files of those of these segments that are not settled."""
+        with self._lock:
+            return [self.segments / self._pending[n].name for n in sorted(self._pending) if n in numbers]
+
+    def open(self) -> Spool:
+        """Repair what a crash left. PipelineLocked when another process has it open."""
+        for segment in self._index.open():
+            if not segment.settled:
+                self._pending[segment.number] = segment
+            if segment.digests:
+                self._known.restore(segment.number, segment.digests, segment.settled)
+        return self
+
+    def progress(self) -> dict[str, str]:
+        """All positions that were ever stored, by name."""
+        with self._lock:
+            return self._index.progress()
+
+    # -------------------------------------------------------------- receiving
+
+    def follow(
+        self,
+        receiver: Receiver,
+        *,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+        linger: float = 0.1,
+        max_pending_rows: int = MAX_PENDING_ROWS,
+        max_pending_bytes: int = MAX_PENDING_BYTES,
+        thread: bool = True,
+    ) -> None:
+        """Take over a receiver, and fill segments from it until `close`.
+
+        A segment is closed when it has so many rows or bytes, or when its first message is ``linger``
+        seconds old. While more than the pending limits waits to be settled, nothing is received.
+        Without ``thread`` the caller drives it by `turn`.
+        """
+        if self._receiver is not None:
+            raise RuntimeError("this spool follows a receiver already")
+        self._receiver = receiver
+        self._making = SegmentInMaking(max_rows, max_bytes, linger)
+        self._max_pending_rows, self._max_pending_bytes = max_pending_rows, max_pending_bytes
+        self._generation = receiver.generation
+        self._last_message = time.monotonic()
+        if thread:
+            self._thread = threading.Thread(target=self._run, name=f"spool {self.folder.name}", daemon=True)
+            self._thread.start()
+
+    def turn(self, timeout: float | None = None) -> None:
+        """One round: acknowledge what was settled, receive what is there, write what is due."""
+        receiver = self._receiver
+        assert receiver is not None
+        self._acknowledge(receiver)
+        self._tend(receiver)
+        if self._is_full():
+            self._write()
+            self._is_drained, self._last_message = False, time.monotonic()
+            self._wake.wait(0.2 if timeout is None else timeout)
+            self._wake.clear()
+            return
+        if timeout is None:
+            timeout = 0.05 if self._pending else 0.25
+        if self._making.messages:
+            timeout = min(timeout, self._making.patience())
+        messages = receiver.poll(self._making.room(_ASKED_AT_MOST), timeout)
+        if receiver.generation != self._generation:
+            self._write()  # what is left of the connection that is gone, without the new one's positions
+            self._generation = receiver.generation
+            self._known.rejuvenate(time.monotonic())
+        self._making.reached(receiver.progress())
+        self._take(receiver, messages)
+        if self._making.is_due():
+            self._write()
+        self._look_whether_drained(receiver, bool(messages))
+
+    def _run(self) -> None:
+        receiver = self._receiver
+        assert receiver is not None
+        try:
+            while not self._stop.is_set():
+                self.turn()
+            self._acknowledge(receiver)
+        except FlowError as error:
+            self._failure = error
+        except Exception as error:
+            failure = SourceFailed(
+                f"receiving into the spool {self.folder} failed: {type(error).__name__}: {error}",
+                state="messages that are not in every target are in it, or still at their source",
+            )
+            failure.__cause__ = error
+            self._failure = failure
+        except BaseException as death:  # as a killed process: nothing is tidied up
+            self._failure = death
+            return
+        self._end(receiver)
+
+    def _end(self, receiver: Receiver) -> None:
+        try:
+            receiver.close()
+        except Exception as error:  # what is not acknowledged comes again all the same
+            _log.warning("closing the source of the spool %s failed: %s", self.folder, error)
+
+    def _take(self, receiver: Receiver, messages: Sequence[Message]) -> None:
+        if not messages:
+            return
+        self._last_message, self._is_drained = time.monotonic(), False
+        making = self._making
+        with self._lock:
+            for message in messages:
+                digest = digest_of(message) if receiver.acknowledges else b""
+                if digest and self._is_known(receiver, message, digest):
+                    continue
+                if making.held is None:
+                    making.held = self._known.hold(self._index.next_number(), self._generation)
+                if digest:
+                    self._known.add(making.held, digest, message.receipt)
+                making.add(message)
+
+    def _is_known(self, receiver: Receiver, message: Message, digest: bytes) -> bool:
+        if receiver.flags_redelivery and not message.redelivered:
+            return False
+        found = self._known.claim(digest, self._generation, by_id=not receiver.flags_redelivery)
+        if found is None:
+            return False
+        held, row = found
+        self._known.receive_again(held, row, self._generation, message.receipt)
+        if held.settled:
+            self._late.append((held, row))
+        return True
+
+    def _write(self) -> None:
+        segment = self._making.write(self._index, self._lock)
+        if segment is not None:
+            with self._lock:
+                self._pending[segment.number] = segment
+
+    def _is_full(self) -> bool:
+        with self._lock:
+            rows = sum(segment.rows for segment in self._pending.values())
+            size = sum(segment.size for segment in self._pending.values())
+        return rows >= self._max_pending_rows or size >= self._max_pending_bytes
+
+    def _tend(self, receiver: Receiver) -> None:
+        now = time.monotonic()
+        if now - self._kept < 1:
+            return
+        self._kept = now
+        if self._pending or self._making.messages:
+            receiver.keep()
+        if now - self._asked_lag >= 5:
+            self._asked_lag, self._lag = now, receiver.lag()
+        with self._lock:
+            outdated = self._known.outdated(now)
+            for held in outdated:
+                self._known.drop(held)
+            if outdated:
+                self._index.keep_digests({held.number: None for held in outdated})
+            self._rejected = {each for each in self._rejected if each[0] in self._known.held}
+        if self._making.has_progress_alone:
+            self._write()
+
+    # -------------------------------------------------------------- settling
+
+    def settle(self, segments: Iterable[int | str], rejected: Collection[tuple[int | str, int]] = ()) -> None:
+        """All targets hold these segments, given by number, name or path: acknowledge their messages.
+
+        Unknown and settled ones are passed over. ``rejected`` are messages, by segment and row in its
+        file, that the source is to take as refused (a queue's dead-letter exchange), where it can. The
+        files of these segments stay until the next call, so that Spark may replay the batch that it has
+        not yet called committed.
+        """
+        wanted = {_number(each) for each in segments}
+        with self._lock:
+            numbers = sorted(wanted & self._pending.keys())
+            self._index.settle(numbers)
+            faults.point("spool.settled")
+            now = time.monotonic()
+            self._rejected.update((_number(segment), row) for segment, row in rejected)
+            for number in numbers:
+                del self._pending[number]
+                held = self._known.held.get(number)
+                if held is not None:
+                    held.settled, held.since = True, now
+                    self._settled.append(number)
+            self._index.remove_settled(without=wanted)
+        self._wake.set()
+
+    def forget_settled(self) -> None:
+        """Delete all files of settled segments: for a checkpoint that begins anew and must not see them."""
+        with self._lock:
+            self._index.remove_settled()
+
+    def _acknowledge(self, receiver: Receiver) -> None:
+        with self._lock:
+            settled, self._settled = self._settled, []
+            late, self._late = self._late, []
+            generation = receiver.generation
+            told: dict[int, list[int]] = {}
+            receipts: list[Any] = []
+            refused: list[Any] = []
+            for number in settled:
+                held = self._known.held.get(number)
+                if held is None:
+                    continue
+                if not held.digests:  # of a source that does not ask for it
+                    del self._known.held[number]
+                late += [(held, row) for row in range(len(held.receipts))]
+                receipts += held.more
+                held.more = []
+            for held, row in late:
+                receipt, held.receipts[row] = held.receipts[row], None
+                if receipt is not None and held.generation_of(row) == generation:
+                    is_refused = (held.number, row) in self._rejected
+                    (refused if is_refused else receipts).append(receipt)
+                    told.setdefault(held.number, []).append(row)
+        if not told and not receipts:
+            return
+        sure = all(
+            [
+                not refused or receiver.reject(refused) is True,
+                not receipts or receiver.acknowledge(receipts) is True,
+            ]
+        )
+        faults.point("spool.acknowledged")
+        if sure and receiver.generation == generation:
+            self._forget(told)
+
+    def _forget(self, told: Mapping[int, Sequence[int]]) -> None:
+        """The source knows that these are done. With an id they stay known for a while all the same."""
+        with self._lock:
+            kept: dict[int, bytes | None] = {}
+            for number, rows in told.items():
+                held = self._known.held[number]
+                self._known.forget_rows(held, [r for r in rows if not has_id(held.digests[r] or b"\0")])
+                kept[number] = held.packed()
+            self._index.keep_digests(kept)
+
+    # -------------------------------------------------------------- asking
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the receiving, if something did."""
+        return self._failure
+
+    def check(self) -> None:
+        """Raise what ended the receiving, if something did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def drained(self, idle_seconds: float) -> bool:
+        """Whether all that the source had is in segments: by its word, or as nothing came for so long."""
+        self.check()
+        told, idle = self._is_drained, time.monotonic() - self._last_message
+        return not self._making.messages and (told is True or (told is None and idle >= idle_seconds))
+
+    def pending_rows(self) -> int:
+        """How many messages are here and not in every target."""
+        with self._lock:
+            return sum(segment.rows for segment in self._pending.values()) + len(self._making.messages)
+
+    def pending(self) -> list[str]:
+        """The names of the segments that are not settled, oldest first."""
+        with self._lock:
+            return [self._pending[number].name for number in sorted(self._pending)]
+
+    def lag(self) -> Mapping[str, int]:
+        """What the source last said of how many messages wait in each partition; seconds old."""
+        return self._lag
+
+    def close(self) -> None:
+        """Stop receiving. What is not settled stays here; what is not in a segment is still at its source."""
+        self._stop.set()
+        self._wake.set()
+        receiver, self._receiver = self._receiver, None
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        elif receiver is not None:
+            if self._failure is None:
+                self._acknowledge(receiver)
+            self._end(receiver)
+        self._index.close()
+
+    def __enter__(self) -> Spool:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _look_whether_drained(self, receiver: Receiver, received: bool) -> None:
+        now = time.monotonic()
+        if received or self._making.messages:
+            self._is_drained = False
+        elif now - self._asked_drained >= 0.2:
+            self._asked_drained = now
+            self._is_drained = receiver.drained()
+
+
+def _number(segment: int | str) -> int:
+    return segment if isinstance(segment, int) else segment_number(segment)

@@ -1,0 +1,298 @@
+"""The spool's memory on disk: which segments there are, what became of them, and how far the source was read.
+
+Owns ``index.db`` and the files below ``segments/``, and what is repaired when they are opened after a crash.
+Which message belongs into which segment is `spool_intake`'s subject.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ematix_flow.errors import FlowError, PipelineLocked, SourceFailed
+from ematix_flow.state.root import next_step_for, private_directory
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS segments (
+  number INTEGER PRIMARY KEY,
+  name TEXT NOT NULL UNIQUE,
+  rows INTEGER NOT NULL,
+  bytes INTEGER NOT NULL,
+  stamp INTEGER NOT NULL,      -- the file's time in milliseconds, which orders it
+  settled_at REAL,             -- since when all targets hold it
+  removed INTEGER NOT NULL DEFAULT 0,
+  digests BLOB                 -- of its messages that may come again
+);
+CREATE TABLE IF NOT EXISTS progress (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+_OURS = re.compile(r"\.tmp-\d{20}\.parquet|\d{20}\.parquet|\.(\.tmp-)?\d{20}\.parquet\.crc")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One file of messages. ``digests`` is None where nothing comes again by itself."""
+
+    number: int
+    rows: int
+    size: int
+    stamp: int
+    settled: bool = False
+    digests: bytes | None = None
+
+    @property
+    def name(self) -> str:
+        return segment_name(self.number)
+
+
+def segment_name(number: int) -> str:
+    """Names sort as numbers do."""
+    return f"{number:020d}.parquet"
+
+
+def segment_number(name: str) -> int:
+    """The number behind a name, or behind a path or URL that ends with one."""
+    return int(name.rsplit("/", 1)[-1].split(".", 1)[0])
+
+
+class SpoolIndex:
+    """Open in one process at a time. Every method that changes something is durable when it returns."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.segments = folder / "segments"
+        self.newest = folder / "newest"  # the number of the last segment that is in its place
+        self._connection: sqlite3.Connection | None = None
+
+    def open(self) -> list[Segment]:
+        """Everything that is still known, oldest first, with the files as the index says."""
+        with self.explained("opened"):
+            private_directory(self.folder)
+            self.segments.mkdir(exist_ok=True)
+            connection = sqlite3.connect(
+                self.folder / "index.db", timeout=1, isolation_level=None, check_same_thread=False
+            )
+            try:
+                # exclusive: no second process, and no shared memory, which a network's folder may lack
+                connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("COMMIT")
+                connection.executescript(_TABLES)
+                self._connection = connection
+                return self._recovered()
+            except BaseException:
+                connection.close()
+                self._connection = None
+                raise
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # -------------------------------------------------------------- positions
+
+    def progress(self) -> dict[str, str]:
+        with self.explained("read"):
+            return dict(self._db.execute("SELECT name, value FROM progress").fetchall())
+
+    def store(self, progress: Mapping[str, str]) -> None:
+        with self.explained("written"), self._transaction():
+            self._upsert(progress)
+
+    # -------------------------------------------------------------- segments
+
+    def temporary(self, number: int) -> Path:
+        """Where a segment is written before the index knows it; Spark overlooks such names."""
+        return self.segments / f".tmp-{segment_name(number)}"
+
+    def next_number(self) -> int:
+        found = self._db.execute("SELECT max(number) FROM segments").fetchone()[0]
+        return int(found or 0) + 1
+
+    def next_stamp(self) -> int:
+        """A time for the next segment: now, and later than that of each before it."""
+        found = self._db.execute("SELECT max(stamp) FROM segments").fetchone()[0]
+        return max(int(time.time() * 1000), int(found or 0) + 1)
+
+    def add(self, segment: Segment, progress: Mapping[str, str]) -> None:
+        """Know a segment that lies at its temporary place, together with the positions after it."""
+        with self.explained("written"), self._transaction():
+            self._db.execute(
+                "INSERT INTO segments (number, name, rows, bytes, stamp, digests) VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    segment.number,
+                    segment.name,
+                    segment.rows,
+                    segment.size,
+                    segment.stamp,
+                    segment.digests,
+                ),
+            )
+            self._upsert(progress)
+
+    def publish(self, segment: Segment) -> None:
+        """Put a known segment where it is followed."""
+        with self.explained("written"):
+            os.replace(self.temporary(segment.number), self.segments / segment.name)
+            sync_folder(self.segments)
+            self._tell_newest(segment.number)
+
+    def _tell_newest(self, number: int) -> None:
+        """For who follows from another process: the index itself is open in this one alone."""
+        aside = self.newest.with_suffix(".tmp")
+        aside.write_text(str(number))
+        os.replace(aside, self.newest)
+
+    def settle(self, numbers: Sequence[int]) -> None:
+        with self.explained("written"), self._transaction():
+            self._db.executemany(
+                "UPDATE segments SET settled_at = ? WHERE number = ? AND settled_at IS NULL",
+                [(time.time(), number) for number in numbers],
+            )
+
+    def keep_digests(self, kept: Mapping[int, bytes | None]) -> None:
+        """Replace the digests of these segments, and forget segments that nothing is known of any more."""
+        with self.explained("written"), self._transaction():
+            self._db.executemany(
+                "UPDATE segments SET digests = ? WHERE number = ?",
+                [(digests, number) for number, digests in kept.items()],
+            )
+            self._prune()
+
+    def remove_settled(self, without: Iterable[int] = ()) -> None:
+        """Delete the files of settled segments but of these."""
+        kept = set(without)
+        with self.explained("written"):
+            found = self._db.execute(
+                "SELECT number FROM segments WHERE settled_at IS NOT NULL AND removed = 0"
+            ).fetchall()
+            gone = [number for (number,) in found if number not in kept]
+            if not gone:
+                return
+            for number in gone:
+                (self.segments / segment_name(number)).unlink(missing_ok=True)
+            with self._transaction():
+                self._db.executemany(
+                    "UPDATE segments SET removed = 1 WHERE number = ?", [(number,) for number in gone]
+                )
+                self._prune()
+
+    # -------------------------------------------------------------- inside
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise RuntimeError(f"the spool {self.folder} is not open")
+        return self._connection
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def _upsert(self, progress: Mapping[str, str]) -> None:
+        self._db.executemany(
+            "INSERT INTO progress VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            list(progress.items()),
+        )
+
+    def _prune(self) -> None:
+        # the newest stays: the next number and time come after it
+        self._db.execute(
+            "DELETE FROM segments WHERE removed = 1 AND digests IS NULL "
+            "AND number < (SELECT max(number) FROM segments)"
+        )
+
+    def _recovered(self) -> list[Segment]:
+        rows = self._db.execute(
+            "SELECT number, rows, bytes, stamp, settled_at IS NOT NULL, digests, removed "
+            "FROM segments ORDER BY number"
+        ).fetchall()
+        known = [(Segment(n, r, b, s, bool(settled), d), bool(gone)) for n, r, b, s, settled, d, gone in rows]
+        there = {entry.name for entry in os.scandir(self.segments)}
+        wanted: set[str] = set()
+        for segment, removed in known:
+            if removed:
+                continue
+            wanted.add(segment.name)
+            if segment.name in there:
+                continue
+            if self.temporary(segment.number).name in there:
+                self.publish(segment)
+            elif not segment.settled:
+                raise SourceFailed(
+                    f"the spool {self.folder} has lost {segment.name}, "
+                    f"with {segment.rows} messages that are not in every target",
+                    state="nothing was changed",
+                    next_step="bring the file back; or, to go on without it where the source still has the "
+                    f"messages, delete {self.folder} and the stream's checkpoint",
+                )
+        for name in there - wanted:
+            if _OURS.fullmatch(name):
+                (self.segments / name).unlink(missing_ok=True)
+        self._tell_newest(max((segment.number for segment, _ in known), default=0))
+        return self._freshened([segment for segment, _ in known])
+
+    def _freshened(self, known: list[Segment]) -> list[Segment]:
+        """Give what waits a new time in its old order: Spark passes over files that it finds too old."""
+        stamp = self.next_stamp() - 1
+        fresh = []
+        for segment in known:
+            if not segment.settled:
+                stamp += 1
+                os.utime(self.segments / segment.name, ns=(stamp * 1_000_000,) * 2)
+                segment = Segment(segment.number, segment.rows, segment.size, stamp, False, segment.digests)
+            fresh.append(segment)
+        with self._transaction():
+            self._db.executemany(
+                "UPDATE segments SET stamp = ? WHERE number = ?", [(s.stamp, s.number) for s in fresh]
+            )
+        return fresh
+
+    @contextmanager
+    def explained(self, deed: str) -> Iterator[None]:
+        """What the disk or SQLite says, in words; a folder that is in use is PipelineLocked."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise PipelineLocked(
+                    f"the spool {self.folder} is in use by another process",
+                    next_step="let the stream that runs already end, or give this one a name of its own",
+                ) from error
+            raise self._failed(deed, str(error), "look at the disk, and run it again") from error
+        except sqlite3.DatabaseError as error:
+            step = f"delete {self.folder} and the stream's checkpoint; what is unacknowledged comes again"
+            raise self._failed(deed, str(error), step) from error
+        except OSError as error:
+            step = next_step_for(error, "make it writable, and run it again")
+            raise self._failed(deed, error.strerror or str(error), step) from error
+
+    def _failed(self, deed: str, reason: str, next_step: str) -> FlowError:
+        return SourceFailed(
+            f"the spool {self.folder} cannot be {deed}: {reason}",
+            state="messages that are not in every target are in it, or still at their source",
+            next_step=next_step,
+        )
+
+
+def sync_folder(folder: Path) -> None:
+    """Make what was created or renamed in a folder last through a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
