@@ -18,6 +18,7 @@ from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 
 if TYPE_CHECKING:
     from ematix_flow.engine.settings import EngineSettings
+    from ematix_flow.observe.stream_metrics import StreamMetrics
     from ematix_flow.observe.stream_watch import StreamWatch
     from ematix_flow.plan.streams import StreamPlan
     from ematix_flow.schedule.streams import RunningStream, StreamResult
@@ -57,11 +58,11 @@ class StreamingPipeline:
     def name(self) -> str:
         return self._spec.name
 
-    def plan(self) -> StreamPlan:
+    def plan(self, *, engine: str | EngineSettings | None = None) -> StreamPlan:
         """What a run would do. Changes nothing."""
         from ematix_flow.schedule.streams import plan_stream
 
-        return plan_stream(self._spec, self._registry)
+        return plan_stream(self._spec, self._registry, engine=engine)
 
     def run(
         self,
@@ -104,12 +105,14 @@ class StreamingPipeline:
         run_log: str | None = None,
         engine: str | EngineSettings | None = None,
         watch: StreamWatch | None = None,
+        metrics: StreamMetrics | None = None,
     ) -> RunningStream:
         """Start it in this process and give it back: ``.stop()`` ends it after the batch at hand.
 
         With ``restart_on_error`` a failure is followed by a pause, which doubles from
         ``initial_backoff_ms`` to ``max_backoff_ms``, and another start; a run of
-        ``reset_backoff_after_secs`` begins the count anew, ``max_restarts`` ends it.
+        ``reset_backoff_after_secs`` begins the count anew, ``max_restarts`` ends it. Streams that one
+        process runs together may share a ``watch`` and ``metrics``.
         """
         from ematix_flow.schedule.streams import start_stream
 
@@ -126,6 +129,7 @@ class StreamingPipeline:
             run_log=run_log,
             engine=engine,
             watch=watch,
+            metrics=metrics,
         )
 
     def __call__(self) -> StreamResult:

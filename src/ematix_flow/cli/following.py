@@ -38,8 +38,7 @@ class StreamOutcome:
     def to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"name": self.name, "status": self.status}
         if self.result is not None:
-            found.update((key, getattr(self.result, key)) for key in _COUNTS)
-            found["shutdown_triggered"] = self.result.shutdown_triggered
+            found.update(self.result.to_json())
             found["seconds"] = round(self.result.seconds, 3)
         if self.error is not None:
             known = self.error if isinstance(self.error, FlowError) else FlowError(_unexpected(self.error))

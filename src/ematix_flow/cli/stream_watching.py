@@ -207,6 +207,11 @@ class LiveStreamView(StreamView):
     def shown_state(self, state: StreamState) -> None:
         self._progress.update(self._tasks[state.name], detail=state.sentence())
 
+    def failed(self, name: str, error: FlowError) -> None:
+        with self._lock:
+            self._progress.update(self._tasks[name], visible=False)
+            super().failed(name, error)
+
     def stopped(self, name: str) -> None:
         with self._lock:
             self._progress.update(self._tasks[name], visible=False)

@@ -29,7 +29,7 @@ class StreamWatch:
         """It failed, and begins anew in so many seconds."""
 
     def stopped(self, name: str) -> None:
-        """It ended, well or not; its result or error is with whoever waits for it."""
+        """It ended well. The error of one that did not is with whoever waits for it."""
 
     def note(self, text: str) -> None:
         """Something worth saying."""

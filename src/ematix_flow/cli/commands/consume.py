@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +30,7 @@ def consume(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CONFIG.toml | NAME]…",
+            metavar="CONFIG.toml | NAME",
             help=f"A TOML file, {DEFAULT_FILE} by default; or streams of the module.",
             show_default=False,
             autocompletion=complete_streams,
@@ -72,21 +73,23 @@ def consume(
     """Follow streams until Ctrl-C or SIGTERM, which end them after the batch at hand."""
     from ematix_flow.cli.following import follow, report_streams
     from ematix_flow.cli.stream_watching import choose_stream_view
+    from ematix_flow.observe.stream_metrics import StreamMetrics
 
     pipelines = chosen(what or [], module, everything=everything)
     if plan:
-        plans = [pipeline.plan() for pipeline in pipelines]
+        plans = [pipeline.plan(engine=engine) for pipeline in pipelines]
         if output == "json":
             write_json([plan.to_json() for plan in plans])
         else:
             write_text("\n\n".join(map(str, plans)))
         return 0
     view = choose_stream_view([pipeline.name for pipeline in pipelines], quiet=quiet)
+    metrics = StreamMetrics()  # one for all of them: one process has one port
 
     def start(pipeline: StreamingPipeline) -> RunningStream:
         return pipeline.start(
             once=once,
-            metrics_port=metrics_port,
+            metrics=metrics,
             restart_on_error=restart_on_error,
             initial_backoff_ms=initial_backoff_ms,
             max_backoff_ms=max_backoff_ms,
@@ -97,7 +100,12 @@ def consume(
             watch=view,
         )
 
-    return report_streams(follow(pipelines, view, start), as_json=output == "json")
+    with contextlib.ExitStack() as served:
+        if metrics_port is not None:
+            server = served.enter_context(metrics.serve(metrics_port))
+            view.note(f"metrics at {server.url}/metrics")
+        outcomes = follow(pipelines, view, start)
+    return report_streams(outcomes, as_json=output == "json")
 
 
 def chosen(given: Sequence[str], module: str | None, *, everything: bool) -> list[StreamingPipeline]:
