@@ -63,9 +63,7 @@ def open_store(spec: StreamSpec) -> DeadLetterStore:
         from ematix_flow.state.dead_letters_sql import open_dead_letters
 
         connection = resolve_for_use(declared.connection)
-        return open_dead_letters(
-            connection, table=declared.table, max_attempts=declared.max_attempts
-        )
+        return open_dead_letters(connection, table=declared.table, max_attempts=declared.max_attempts)
     from ematix_flow.state.dead_letters_sql import open_dead_letter_file
 
     return open_dead_letter_file(
@@ -77,7 +75,9 @@ def _topic(spec: StreamSpec) -> DeadLetterStore:
     from ematix_flow.backends.kafka.dead_letters import KafkaDeadLetters
 
     declared = spec.dead_letters
-    references = [declared.connection] if declared.connection is not None else [s.connection for s in spec.sources]
+    references = (
+        [declared.connection] if declared.connection is not None else [s.connection for s in spec.sources]
+    )
     for reference in references:
         connection = resolve_for_use(reference)
         if isinstance(connection, KafkaConnection):
