@@ -32,6 +32,7 @@ COMMANDS = {
         "consume-list": "Show the streams that a module declares.",
         "transform": "List named transforms, or run one by hand.",
         "runs": "Show the runs in the run log.",
+        "dlq": "Look at dead letters; replay, park or purge them.",
         "maintain": "Compact lake tables, and remove files that nobody needs.",
     },
     "Set up": {

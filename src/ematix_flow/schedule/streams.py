@@ -27,11 +27,12 @@ from ematix_flow.errors import (
     UsageError,
 )
 from ematix_flow.graph.registry import Registry, use_registry
-from ematix_flow.observe.stream_metrics import MetricsServer, StreamMetrics
+from ematix_flow.observe.stream_metrics import StreamMetrics
+from ematix_flow.observe.stream_server import StreamServer
 from ematix_flow.observe.stream_watch import StreamWatch
 from ematix_flow.plan.streams import StreamPlan
 from ematix_flow.schedule.context import spark_starter
-from ematix_flow.schedule.dead_letters import open_letters
+from ematix_flow.schedule.letter_store import open_letters
 from ematix_flow.schedule.restarts import Restart, RestartPolicy, Supervisor
 from ematix_flow.schedule.run import open_world
 from ematix_flow.spec.streams import StreamSpec
@@ -286,7 +287,7 @@ class _Run:
 
 
 @contextmanager
-def _served(server: MetricsServer | None) -> Iterator[None]:
+def _served(server: StreamServer | None) -> Iterator[None]:
     try:
         yield
     finally:

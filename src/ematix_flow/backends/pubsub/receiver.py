@@ -49,10 +49,8 @@ class PubSubReceiver(Receiver):
         connection: PubSubConnection,
         client: SubscriberClient,
         subscription: Subscription,
-        patience: float = PATIENCE,
     ) -> None:
         self._connection, self._client, self._subscription = connection, client, subscription
-        self._patience = patience
         self._leases = Leases()
         self._ready: deque[Message] = deque()
         self._puller = ThreadPoolExecutor(1, thread_name_prefix="pubsub-pull")
@@ -107,9 +105,9 @@ class PubSubReceiver(Receiver):
         """Wait a little; CannotConnect when it has been away for too long."""
         now = time.monotonic()
         self._away_since = self._away_since or now
-        if now - self._away_since >= self._patience:
+        if now - self._away_since >= PATIENCE:
             raise explained(self._connection, "pull messages", CannotConnect, error) from error
-        self._closed.wait(min(1.0, self._patience / 4))
+        self._closed.wait(min(1.0, PATIENCE / 4))
 
     def _message(self, received: Any) -> Message:
         message = received.message

@@ -113,9 +113,10 @@ class Stream:
         return columns, "those of the source"
 
     def _reading(self, source: StreamSourceSpec, resume: str | None = None) -> Reading:
+        connection = self.world.backend(source.connection).connection
         return Reading(
             query=source.query,
-            starting=source.starting or "",
+            starting=source.starting or getattr(connection, "auto_offset_reset", "") or "earliest",
             resume=resume,
             max_rows=self.spec.max_rows_per_batch,
             fail_on_data_loss=self.spec.fail_on_data_loss,
