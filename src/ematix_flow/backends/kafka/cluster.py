@@ -26,6 +26,19 @@ from ematix_flow.spec.connections.brokers import KafkaConnection
 SECONDS = 15.0
 Partition = tuple[str, int]
 T = TypeVar("T")
+_COORDINATOR = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
+
+
+class Unstable(SourceFailed):
+    """A transaction that commits what was asked for is still open."""
+
+
+class _Passing(SourceFailed):
+    """A broker takes over the group, or has just begun: it answers soon."""
 
 
 class Cluster:
@@ -98,24 +111,43 @@ class Cluster:
         }
 
     def committed(
-        self, group: str, partitions: Iterable[Partition] | None = None, *, stable: bool = False
+        self,
+        group: str,
+        partitions: Iterable[Partition] | None = None,
+        *,
+        stable: bool = False,
+        patience: float | None = None,
     ) -> dict[Partition, tuple[int, str]]:
         """What a group has committed, there or everywhere: offset and metadata where there is one.
 
-        With ``stable`` an open transaction that commits offsets of the group is waited for.
+        With ``stable`` a transaction that commits offsets of the group is waited for; Unstable when it
+        is still open after ``patience`` seconds.
         """
         asked = None
         if partitions is not None:
             asked = [TopicPartition(topic, number) for topic, number in partitions]
             if not asked:
                 return {}
+        deadline = time.monotonic() + (patience if patience is not None else self._seconds)
+        while True:
+            try:
+                return self._committed(group, asked, stable)
+            except (Unstable, _Passing):
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.05)
+
+    def _committed(
+        self, group: str, asked: list[TopicPartition] | None, stable: bool
+    ) -> dict[Partition, tuple[int, str]]:
+        doing = f"read the offsets of group {group!r}"
         answers = self.admin.list_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, asked)], require_stable=stable, request_timeout=self._seconds
         )
-        found = self.answer(answers[group], f"read the offsets of group {group!r}").topic_partitions
+        found = self.answer(answers[group], doing).topic_partitions
         for each in found:
             if each.error is not None:
-                raise self._source_failure(f"read the offsets of group {group!r}", each.error)
+                raise self._source_failure(doing, each.error)
         return {(p.topic, p.partition): (p.offset, p.metadata or "") for p in found if p.offset >= 0}
 
     def answer(self, future: Future[Any], doing: str) -> Any:
@@ -133,7 +165,12 @@ class Cluster:
             self.admin.poll(0)
             return cannot_connect(self.connection, self._told, self._seconds)
         failure = refused(self.connection, doing, error)
-        return SourceFailed(failure.what, next_step=failure.next_step)
+        kind = SourceFailed
+        if error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT:
+            kind = Unstable
+        elif error.code() in _COORDINATOR:
+            kind = _Passing
+        return kind(failure.what, next_step=failure.next_step)
 
 
 def by_topic(offsets: Mapping[Partition, T]) -> dict[str, dict[int, T]]:

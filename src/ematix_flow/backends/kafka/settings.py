@@ -17,7 +17,7 @@ from ematix_flow.spec.connections.brokers import KafkaConnection
 
 DEFAULT_GROUP = "ematix-flow"
 _CLIENT_ID = "ematix-flow"
-_QUIET = 2  # librdkafka's own lines on stderr; what matters comes as an error of ours
+_QUIET = 0  # what matters comes as an error of ours
 
 # Java's name -> librdkafka's; None where librdkafka has nothing like it.
 _LIBRDKAFKA_NAMES: Mapping[str, str | None] = {
@@ -90,6 +90,7 @@ def client_settings(connection: KafkaConnection) -> dict[str, Any]:
         "socket.connection.setup.timeout.ms": 10_000,
         "reconnect.backoff.max.ms": 2_000,
         "log_level": _QUIET,
+        "log.queue": True,  # which nobody reads: else its lines come on stderr
     }
     if connection.sasl_plain_username:
         settings["sasl.mechanism"] = "PLAIN"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ematix_flow.backends.kafka.cluster import Cluster
 from ematix_flow.backends.kafka.failures import create_command
 from ematix_flow.backends.kafka.sender import KafkaSender
-from ematix_flow.backends.kafka.transactions import read_marker
+from ematix_flow.backends.kafka.transactions import settled_marker
 from ematix_flow.backends.streams import MessageTarget
 from ematix_flow.errors import TargetFailed, did_you_mean
 
@@ -36,5 +36,5 @@ class KafkaTarget(MessageTarget):
         return KafkaSender(self._cluster.connection, place, dict(options))
 
     def last_token(self, pipeline: str, target: str) -> tuple[str, str | None] | None:
-        found = read_marker(self._cluster, pipeline, target)
+        found = settled_marker(self._cluster, pipeline, target)
         return (found.batch_key, found.position) if found else None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from ematix_flow.backends.kafka.cluster import Cluster
+from ematix_flow.backends.kafka.cluster import Cluster, Unstable
 from ematix_flow.backends.kafka.positions import parse
 from ematix_flow.backends.kafka.sender import KafkaSender, Outbox
 from ematix_flow.backends.kafka.settings import client_settings, group_of
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 TRANSACTION_MS = 300_000
 _METADATA_BYTES = 4_096
 _ID_BYTES = 200
+_LEFT_OPEN = 5.0  # seconds in which a commit that is under way ends
 _ATTEMPT_SECONDS, _PATIENCE = 30.0, 180.0
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
@@ -54,13 +55,25 @@ def marker_group(pipeline: str, target: str) -> str:
     return _bounded(f"ematix-flow.eos.{pipeline}.{target}")
 
 
-def read_marker(cluster: Cluster, pipeline: str, target: str) -> Marker | None:
-    """The last committed token of a target; an open transaction is waited for.
+def settled_marker(cluster: Cluster, pipeline: str, target: str) -> Marker | None:
+    """The last committed token; a transaction that a dead run left open is aborted."""
+    try:
+        return read_marker(cluster, pipeline, target, patience=_LEFT_OPEN)
+    except Unstable:
+        outbox = Outbox(
+            cluster.connection, "", _settings(KafkaSender(cluster.connection, ""), pipeline, target)
+        )
+        _Transaction(outbox, Token(pipeline, target, "")).step("begin", outbox.producer.init_transactions)
+        return read_marker(cluster, pipeline, target)
+
+
+def read_marker(cluster: Cluster, pipeline: str, target: str, patience: float | None = None) -> Marker | None:
+    """The last committed token of a target; an open transaction is waited for, Unstable if in vain.
 
     A target that was moved to another topic has one in each: the batches count on, so the newest shows.
     """
     group = marker_group(pipeline, target)
-    found = cluster.committed(group, stable=True)
+    found = cluster.committed(group, stable=True, patience=patience)
     if not found:
         return None
     number, metadata = max(found.values())
@@ -77,12 +90,7 @@ def read_marker(cluster: Cluster, pipeline: str, target: str) -> Marker | None:
 
 def send_once(sender: KafkaSender, batches: Iterable[pa.RecordBatch], token: Token) -> int:
     """All messages and the token, or nothing; 0 when the token is there already."""
-    settings = {
-        "transaction.timeout.ms": TRANSACTION_MS,
-        **sender.producer_settings(),
-        "transactional.id": transactional_id(token.pipeline, token.target),
-    }
-    outbox = Outbox(sender.connection, sender.topic, settings)
+    outbox = Outbox(sender.connection, sender.topic, _settings(sender, token.pipeline, token.target))
     transaction = _Transaction(outbox, token)
     transaction.step("begin", outbox.producer.init_transactions)
     last = read_marker(Cluster(sender.connection), token.pipeline, token.target)
@@ -103,6 +111,14 @@ def send_once(sender: KafkaSender, batches: Iterable[pa.RecordBatch], token: Tok
     return sent
 
 
+def _settings(sender: KafkaSender, pipeline: str, target: str) -> dict[str, Any]:
+    return {
+        "transaction.timeout.ms": TRANSACTION_MS,
+        **sender.producer_settings(),
+        "transactional.id": transactional_id(pipeline, target),
+    }
+
+
 class _Transaction:
     """The steps of one transaction, each tried again while its failure passes."""
 
@@ -113,8 +129,7 @@ class _Transaction:
     def mark(self, number: int) -> None:
         """The token, and the source's offsets where they are of the same cluster."""
         token, connection = self._token, self._outbox.connection
-        place = TopicPartition(self._outbox.topic, 0, number)
-        place.metadata = _metadata(token)
+        place = TopicPartition(self._outbox.topic, 0, number, _metadata(token))
         self._offsets([place], marker_group(token.pipeline, token.target))
         if token.group_positions is not None:
             offsets = [TopicPartition(*each, offset) for each, offset in parse(token.group_positions).items()]
