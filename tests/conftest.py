@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.services import glue as glue_service
 from tests.services import mariadb as mariadb_service
 from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
+from tests.services import registry as registry_service
 from tests.services import s3 as s3_service
 from tests.services.mysql_server import MySQLServer
 
@@ -42,6 +44,8 @@ MARKS = {
     "mysql_database": "mysql",
     "s3": "s3",
     "s3_bucket": "s3",
+    "registry": "registry",
+    "glue": "glue",
 }
 
 
@@ -176,3 +180,17 @@ def s3_bucket(s3: s3_service.S3Server, request: pytest.FixtureRequest) -> Iterat
     name = s3.create_bucket(request.node.name)
     yield name
     s3.drop_bucket(name)
+
+
+@pytest.fixture(scope="session")
+def registry() -> Iterator[registry_service.RegistryServer]:
+    """The schema registry of this test run."""
+    with registry_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def glue() -> Iterator[glue_service.GlueServer]:
+    """The emulator of AWS Glue of this test run."""
+    with glue_service.running_server() as server:
+        yield server
