@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Annotated, Any
 import pytest
 
 from ematix_flow import BigInt, Lookup, ManagedTable, Target, TimestampTZ, pk
+from ematix_flow.backends.dead_letters import open_for_stream
 from ematix_flow.engine.streams.place import place_of
 from ematix_flow.errors import DeclarationError, GuaranteeRefused, SchemaMismatch, SourceFailed
 from ematix_flow.spec.connections import DuckDBConnection, ObjectStoreLocalConnection, SQLiteConnection
@@ -285,8 +287,6 @@ def test_by_default_a_message_that_cannot_be_read_stops_the_stream_and_is_named(
 def test_one_bad_message_does_not_keep_the_others(
     kafka: KafkaServer, kafka_topic: str, events: str, policy: str
 ) -> None:
-    from ematix_flow.schedule.letter_store import open_store
-
     produce(kafka, kafka_topic, [{"id": 1}, b"not json", {"id": "x"}, {"name": "no id"}, {"id": 2}])
     followed = stream(
         source=kafka_connection(kafka),
@@ -299,7 +299,7 @@ def test_one_bad_message_does_not_keep_the_others(
     assert query(events, "SELECT id FROM events ORDER BY id") == [(1,), (2,)]
     assert (result.dropped, result.dead_letters) == ((3, 0) if policy == "drop" else (0, 3))
     if policy == "dlq":
-        with open_store(followed.spec) as store:
+        with open_for_stream(followed.spec, env=os.environ) as store:
             letters = store.list("events", limit=10)
         assert sorted(letter.position or "" for letter in letters) == ["1", "2", "3"]
         assert {letter.stage for letter in letters} == {"decode"}
@@ -309,8 +309,6 @@ def test_one_bad_message_does_not_keep_the_others(
 def test_a_row_that_the_sql_fails_on_is_found_among_the_others(
     kafka: KafkaServer, kafka_topic: str, pg_database: str
 ) -> None:
-    from ematix_flow.schedule.letter_store import open_store
-
     produce(kafka, kafka_topic, [{"id": n, "text": str(n)} for n in range(40)] + [{"id": 99, "text": "many"}])
     followed = stream(
         source=kafka_connection(kafka),
@@ -322,7 +320,7 @@ def test_a_row_that_the_sql_fails_on_is_found_among_the_others(
     )
     assert load(followed).dead_letters == 1
     assert query(pg_database, "SELECT count(*), max(number) FROM numbers") == [(40, 39)]
-    with open_store(followed.spec) as store:
+    with open_for_stream(followed.spec, env=os.environ) as store:
         [letter] = store.list("events", limit=10)
     assert (letter.stage, letter.position) == ("transform", "40")
 

@@ -349,7 +349,7 @@ def _plan_target(
     live = sink.inspect(table)
     if target.mode == "merge":
         table = keeping_marks(table, live)
-    changes, drift = TablePlan(), ()
+    changes, drift = TablePlan(), tuple[str, ...]()
     if not adopted:  # a table that is there and not declared is as it should be
         changes, drift = judge_drift(spec.on_drift, table, sink.plan_table(table, live, matching), spec.where)
     projection = None
