@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.services import glue as glue_service
 from tests.services import kafka as kafka_service
 from tests.services import kinesis as kinesis_service
 from tests.services import mariadb as mariadb_service
@@ -20,10 +21,6 @@ from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
 from tests.services import pubsub as pubsub_service
 from tests.services import rabbitmq as rabbitmq_service
-from tests.services import glue as glue_service
-from tests.services import mariadb as mariadb_service
-from tests.services import mysql as mysql_service
-from tests.services import postgres as postgres_service
 from tests.services import registry as registry_service
 from tests.services import s3 as s3_service
 from tests.services.certificates import make_certificates
