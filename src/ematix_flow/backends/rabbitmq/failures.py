@@ -27,14 +27,14 @@ def cannot_connect(error: BaseException, name: str, label: str, vhost: str, user
 
 
 def _reason(error: BaseException, label: str, vhost: str, user: str) -> tuple[str, str]:
-    inner = _innermost(error)
-    text = _text(error)
-    if isinstance(error, (ProbableAuthenticationError, AuthenticationError)):
+    chain = _chain(error)
+    inner, text = chain[-1], _text(error)
+    if _has(chain, ProbableAuthenticationError, AuthenticationError):
         return (
             f"RabbitMQ at {label} refuses the user {user!r} or its password",
             "mend the user and password in amqp_url; the user guest may connect from the same machine only",
         )
-    if isinstance(error, ProbableAccessDeniedError) or _code(error) == NOT_ALLOWED:
+    if _has(chain, ProbableAccessDeniedError) or _code(error) == NOT_ALLOWED:
         if "not found" in text:
             return (
                 f"RabbitMQ at {label} has no virtual host {vhost!r}",
@@ -61,9 +61,9 @@ def _reason(error: BaseException, label: str, vhost: str, user: str) -> tuple[st
             f"nobody listens at {label}",
             "look whether RabbitMQ runs, and mend host and port in amqp_url",
         )
-    if isinstance(inner, TimeoutError) or "imeout" in type(error).__name__ or "TCP connection" in text:
+    if isinstance(inner, TimeoutError) or any("Timeout" in type(each).__name__ for each in chain):
         return (f"RabbitMQ at {label} does not answer in time", "look at the network and the firewall")
-    if isinstance(error, IncompatibleProtocolError):
+    if _has(chain, IncompatibleProtocolError):
         return (
             f"what listens at {label} does not speak AMQP 0-9-1, or speaks it by TLS only",
             "mend the port in amqp_url, or begin it with amqps://",
@@ -143,32 +143,38 @@ def sending_failed(error: BaseException, name: str, place: str, label: str) -> L
 
 
 def _code(error: BaseException) -> int | None:
-    if isinstance(error, (ChannelClosedByBroker, ConnectionClosed)):
-        return int(error.reply_code)
+    for each in _chain(error):
+        if isinstance(each, (ChannelClosedByBroker, ConnectionClosed)):
+            return int(each.reply_code)
     return None
 
 
 def _text(error: BaseException) -> str:
     """The broker's or the system's own words."""
-    if isinstance(error, (ChannelClosedByBroker, ConnectionClosed)):
-        return str(error.reply_text)
-    inner = _innermost(error)
-    words = str(inner).strip().splitlines()
-    return f"{type(inner).__name__}: {words[0]}" if words else type(inner).__name__
+    chain = _chain(error)
+    for each in chain:
+        if isinstance(each, (ChannelClosedByBroker, ConnectionClosed)):
+            return str(each.reply_text)
+    words = str(chain[-1]).strip().splitlines()
+    return f"{type(chain[-1]).__name__}: {words[0]}" if words else type(chain[-1]).__name__
 
 
-def _innermost(error: BaseException) -> BaseException:
-    """The driver wraps what the system said, several times, in arguments and attributes."""
-    for _ in range(8):
-        nested = getattr(error, "exception", None)
-        if not isinstance(nested, BaseException):
-            nested = next(
-                (each for each in getattr(error, "args", ()) if isinstance(each, BaseException)), None
-            )
+def _has(chain: list[BaseException], *kinds: type[BaseException]) -> bool:
+    return any(isinstance(each, kinds) for each in chain)
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error and what it wraps: the driver hides what the system said in arguments and attributes."""
+    chain = [error]
+    while len(chain) < 10:
+        last = chain[-1]
+        several = getattr(last, "exceptions", None) or ()
+        inside = [getattr(last, "exception", None), *reversed(several), *getattr(last, "args", ())]
+        nested = next((each for each in inside if isinstance(each, BaseException)), None)
         if nested is None:
-            return error
-        error = nested
-    return error
+            break
+        chain.append(nested)
+    return chain
 
 
 DriverErrors = (AMQPError, OSError, EOFError)

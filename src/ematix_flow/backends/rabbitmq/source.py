@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from ematix_flow.backends.rabbitmq.address import Address
 from ematix_flow.backends.rabbitmq.failures import DriverErrors, lost, source_refused
 from ematix_flow.backends.rabbitmq.receiver import PATIENCE, PREFETCH, RabbitMQReceiver
+from ematix_flow.backends.source_options import count, known_options, seconds
 from ematix_flow.backends.streams import Reading, Received
-from ematix_flow.errors import ConfigError, Unsupported, did_you_mean
+from ematix_flow.errors import DeclarationError, Unsupported
 
 _MOST_PREFETCHED = 65_535  # AMQP has 16 bits for it
 OPTIONS = ("prefetch", "reconnect_seconds")
@@ -42,17 +43,8 @@ class RabbitMQSource(Received):
 
 
 def _limits(reading: Reading) -> tuple[int, float]:
-    for name in reading.options:
-        if name not in OPTIONS:
-            raise ConfigError(f"a RabbitMQ source has no option {name!r}.{did_you_mean(name, OPTIONS)}")
-    prefetch = _number(reading, "prefetch", PREFETCH)
-    if not 1 <= prefetch <= _MOST_PREFETCHED:
-        raise ConfigError(f"prefetch is {prefetch}; it is from 1 to {_MOST_PREFETCHED}")
-    return prefetch, float(_number(reading, "reconnect_seconds", int(PATIENCE)))
-
-
-def _number(reading: Reading, name: str, default: int) -> int:
-    given = str(reading.options.get(name, default)).replace("_", "")
-    if not given.isdecimal():
-        raise ConfigError(f"{name} is {given!r}; it is a whole number")
-    return int(given)
+    options = known_options(reading.options, OPTIONS)
+    prefetch = count(options, "prefetch", PREFETCH)
+    if prefetch > _MOST_PREFETCHED:
+        raise DeclarationError(f"the option 'prefetch' is at most {_MOST_PREFETCHED}, not {prefetch}")
+    return prefetch, seconds(options, "reconnect_seconds", PATIENCE)
