@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from functools import lru_cache
 from typing import Any
 
 import boto3
@@ -62,6 +64,16 @@ def kinesis_client(connection: KinesisConnection, *, attempts: int = ATTEMPTS, c
         # the connection asks for it; a warning for each request would tell nobody anything
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     return client
+
+
+def shared_client(connection: KinesisConnection, *, attempts: int) -> Any:
+    """One for this process, which nobody closes: to make one takes longer than many a batch."""
+    return _of_process(os.getpid(), connection, attempts)
+
+
+@lru_cache(maxsize=8)
+def _of_process(process: int, connection: KinesisConnection, attempts: int) -> Any:
+    return kinesis_client(connection, attempts=attempts)
 
 
 def named(stream: str) -> dict[str, str]:

@@ -17,13 +17,24 @@ from ematix_flow.backends.kinesis.failures import is_denied
 from ematix_flow.backends.kinesis.positions import Position, utc
 from ematix_flow.backends.kinesis.shards import Shard
 from ematix_flow.backends.streams import Reading
-from ematix_flow.errors import SourceFailed
+from ematix_flow.errors import ConfigError, SourceFailed
+
+READ_EVERY = 0.2  # seconds between two reads of a shard, of which the service allows five a second
+_IDLE_MILLISECONDS = "250"
 
 _log = logging.getLogger(__name__)
 
 
 def now() -> dt.datetime:
     return dt.datetime.now(dt.timezone.utc)
+
+
+def idle_seconds(options: Mapping[str, str]) -> float:
+    """``idle_poll_ms``: how long to wait after a read of a shard that found nothing."""
+    given = options.get("idle_poll_ms", _IDLE_MILLISECONDS)
+    if not given.isdecimal():
+        raise ConfigError(f"the option  idle_poll_ms  is {given!r}; it is a number of milliseconds")
+    return max(READ_EVERY, int(given) / 1000)
 
 
 def first_positions(reading: Reading, shards: Mapping[str, Shard]) -> dict[str, Position]:

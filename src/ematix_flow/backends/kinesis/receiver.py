@@ -19,15 +19,20 @@ from botocore.exceptions import BotoCoreError, ClientError
 from ematix_flow.backends.kinesis.aggregated import unpacked
 from ematix_flow.backends.kinesis.client import named, short
 from ematix_flow.backends.kinesis.failures import code_of, explained, is_away, is_throttled, understood
-from ematix_flow.backends.kinesis.opening import first_positions, lost, now, stored_positions
+from ematix_flow.backends.kinesis.opening import (
+    READ_EVERY,
+    first_positions,
+    idle_seconds,
+    lost,
+    now,
+    stored_positions,
+)
 from ematix_flow.backends.kinesis.positions import Position, utc
 from ematix_flow.backends.kinesis.shards import Shard, listed, readable
 from ematix_flow.backends.streams import Message, Reading, Receiver
 from ematix_flow.errors import CannotConnect, FlowError, SourceFailed
 from ematix_flow.spec.connections import KinesisConnection
 
-READ_EVERY = 0.2  # seconds between two reads of a shard, of which the service allows five a second
-IDLE_EVERY = 0.25  # the same, when the last one found nothing
 RECORDS_AT_ONCE = 10_000
 AT_ONCE = 8
 PATIENCE = 60.0  # how long the service may be away
@@ -79,6 +84,7 @@ class KinesisReceiver(Receiver):
         progress: Mapping[str, str],
     ) -> None:
         self._connection, self._client, self._stream, self._reading = connection, client, stream, reading
+        self._idle_every = idle_seconds(reading.options)
         self._readers: dict[str, _Reader] = {}
         self._changed: dict[str, str] = {}
         self._pending: dict[str, str] = {}  # changed since the last poll began
@@ -181,7 +187,7 @@ class KinesisReceiver(Receiver):
         self._away_since, reader.throttled = None, 0
         reader.iterator, reader.behind = answer.next_iterator, answer.behind
         reader.at_end = answer.behind == 0 and len(answer.records) < answer.limit
-        reader.due = answer.asked + (READ_EVERY if answer.records else IDLE_EVERY)
+        reader.due = answer.asked + (READ_EVERY if answer.records else self._idle_every)
         messages = [each for record in answer.records for each in self._messages(reader.shard, record)]
         if answer.records:
             last = answer.records[-1]

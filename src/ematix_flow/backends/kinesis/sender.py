@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.backends.kinesis.client import kinesis_client, named, short
+from ematix_flow.backends.kinesis.client import named, shared_client, short
 from ematix_flow.backends.kinesis.failures import THROTTLED, understood
 from ematix_flow.backends.streams import KEY, VALUE, Token
 from ematix_flow.errors import RowRejected, TargetFailed
@@ -46,13 +46,10 @@ class KinesisSender:
 
     def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
         sent = 0
-        client = kinesis_client(self.connection, attempts=ATTEMPTS)
-        try:
-            for request in self._requests(batches):
-                self._put(client, request)
-                sent += len(request)
-        finally:
-            client.close()
+        client = shared_client(self.connection, attempts=ATTEMPTS)
+        for request in self._requests(batches):
+            self._put(client, request)
+            sent += len(request)
         return sent
 
     def _requests(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[dict[str, Any]]]:
