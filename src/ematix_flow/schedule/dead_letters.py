@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from ematix_flow.backends.streams import HEADERS, KEY, PARTITION, POSITION, TIMESTAMP, TOPIC, VALUE
-from ematix_flow.errors import FlowError, Unsupported
+from ematix_flow.errors import FlowError
 from ematix_flow.graph.registry import DeclaredStream
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.state.dead_letters import (
@@ -114,10 +114,31 @@ class StreamLetters:
 
 def runner_for(declared: DeclaredStream) -> RunLetters:
     """What runs letters through this stream once more: as one more batch of it, with a key of its own."""
-    raise Unsupported(
-        f"dead letters of {declared.spec.name!r} cannot be replayed yet",
-        next_step="flow dlq park  puts them aside until they can",
-    )
+    from ematix_flow.engine.streams.place import place_of
+    from ematix_flow.engine.streams.replaying import Replay
+    from ematix_flow.schedule.context import spark_starter
+    from ematix_flow.schedule.run import open_world
+
+    again = Replay(declared.spec, open_world(spark_starter()), place_of(declared.spec))
+
+    def run(letters: Sequence[DeadLetter]) -> Mapping[str, str | None]:
+        attempt = " ".join(f"{letter.id}:{letter.attempt}" for letter in letters)
+        refused = again.load([_message(letter) for letter in letters], attempt)
+        return {letter.id: refused.get(index) for index, letter in enumerate(letters)}
+
+    return run
+
+
+def _message(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "value": letter.payload,
+        "key": letter.key,
+        "topic": letter.source,
+        "partition": letter.partition,
+        "position": letter.position,
+        "timestamp": letter.event_ts,
+        "headers": letter.headers,
+    }
 
 
 def replay(

@@ -32,9 +32,9 @@ from ematix_flow.observe.stream_server import StreamServer
 from ematix_flow.observe.stream_watch import StreamWatch
 from ematix_flow.plan.streams import StreamPlan
 from ematix_flow.schedule.context import spark_starter
-from ematix_flow.schedule.stream_letters import open_letters
 from ematix_flow.schedule.restarts import Restart, RestartPolicy, Supervisor
 from ematix_flow.schedule.run import open_world
+from ematix_flow.schedule.stream_letters import open_letters
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import RunLog, open_run_log, project_run_log

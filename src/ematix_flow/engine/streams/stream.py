@@ -124,6 +124,12 @@ class Stream:
             files=source.files,
         )
 
+    def loaders(self, incoming: DataFrame) -> list[BatchLoader]:
+        """Loaders for messages that come by hand, one for each group of targets that moves together."""
+        plan = self.plan()
+        parts = [_Part(self, plan, group, n, (), aside=True) for n, group in enumerate(self._groups())]
+        return [part.loader(incoming) for part in parts]
+
     # -------------------------------------------------------------- running
 
     def run(self) -> None:
@@ -194,8 +200,11 @@ class _Part:
         group: tuple[StreamTargetSpec, ...],
         number: int,
         spools: Sequence[SharedSpool | None],
+        *,
+        aside: bool = False,
     ) -> None:
         self.stream, self.plan, self.group, self.number, self.spools = stream, plan, group, number, spools
+        self.aside = aside  # beside a run that may be at work: nothing of others is touched
         self.label = group[0].label if len(stream.spec.targets) > 1 and len(group) == 1 else "all"
         self.checkpoint = Checkpoint(stream.place.checkpoint(self.label))
         for spool in spools:
@@ -205,12 +214,12 @@ class _Part:
     def run(self) -> None:
         stream, spark = self.stream, self.stream.world.spark()
         sources = self._follow()
-        loader = self._loader(self.plan) if self.plan.columns is not None else None
+        known = self._loader(self.plan) if self.plan.columns is not None else None
         query = StreamQuery(
             f"{stream.spec.name} {self.label}",
             sources,
             self.checkpoint,
-            lambda incoming: loader or self._loader_of(incoming),
+            lambda incoming: known or self._loader_of(incoming),
             once=stream.once,
             idle_pause_ms=stream.spec.idle_pause_ms,
             report=stream.report,
@@ -277,6 +286,9 @@ class _Part:
 
     # -------------------------------------------------------------- the loader
 
+    def loader(self, incoming: DataFrame) -> BatchLoader:
+        return self._loader(self.plan) if self.plan.columns is not None else self._loader_of(incoming)
+
     def _loader_of(self, incoming: DataFrame) -> BatchLoader:
         """The loader, now that there are messages to look at."""
         stream, payloads = self.stream, self.plan.payloads
@@ -325,7 +337,7 @@ class _Part:
         messages = stream.world.backend(target.connection).message_target()
         if messages is None:
             sink = TableSink(plan, stream.world.target(target.connection))
-            for left in sink.prepare(stream.spec.name):
+            for left in sink.prepare(stream.spec.name, sweep=not self.aside):
                 stream.note(f"removed staging that an interrupted run had left: {left}")
             return sink
         from ematix_flow.backends.payloads.codecs import encoder_for
