@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from ematix_flow.errors import TargetFailed
 from ematix_flow.state.dead_letters import (
@@ -46,6 +46,8 @@ MOST_LETTERS = 500  # in one statement
 MOST_BYTES = 8 * 1024 * 1024  # of payloads in one statement, and in one lease
 _TRIES = 5
 _PAUSE = 0.05
+_POSTGRES_CONFLICTS = ("42P06", "42P07", "42710", "40001", "40P01")
+_MYSQL_CONFLICTS = (1007, 1050, 1061, 1205, 1213, 1684)
 
 _FIELDS = tuple(field.name for field in fields(DeadLetter))
 _LISTED = tuple(name for name in _FIELDS if name not in ("payload", "key"))
@@ -334,7 +336,9 @@ class SqlDeadLetters(DeadLetterStore):
             with self._reader.connect() as connection:
                 current = is_current(stored_version(connection, self._tables), self.location)
         except SQLAlchemyError as error:
-            raise self._unavailable(error) from error
+            if not _is_conflict(error):
+                raise self._unavailable(error) from error
+            current = False  # another makes them at this moment
         if not current:
             self._written(lambda connection: migrate(connection, self._tables, self.location))
 
@@ -362,13 +366,10 @@ class SqlDeadLetters(DeadLetterStore):
             try:
                 with self._transaction() as connection:
                     return work(connection)
-            except (IntegrityError, OperationalError, ProgrammingError) as error:
-                # a row or table that another made a moment ago, a deadlock
+            except SQLAlchemyError as error:
                 if not left or not _is_conflict(error):
                     raise self._unavailable(error) from error
                 time.sleep(_PAUSE * (_TRIES - left))
-            except SQLAlchemyError as error:
-                raise self._unavailable(error) from error
         raise AssertionError("the last try returns or raises")
 
     @contextmanager
@@ -395,16 +396,13 @@ def open_dead_letter_file(
     )
 
 
-def _is_conflict(error: DBAPIError) -> bool:
-    """Whether the same work may succeed if it is done again now."""
+def _is_conflict(error: SQLAlchemyError) -> bool:
+    """Whether another session only got in the way: a row or table just made, a deadlock."""
     if isinstance(error, IntegrityError):
         return True
-    state = getattr(error.orig, "sqlstate", None)
-    # unique and duplicate names while two make the tables; serialization and deadlock
-    if state in ("42P06", "42P07", "42710", "40001", "40P01"):
-        return True
-    code = error.orig.args[0] if error.orig is not None and error.orig.args else None
-    return code in (1007, 1050, 1061, 1205, 1213)
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    code = cause.args[0] if cause is not None and cause.args else None
+    return getattr(cause, "sqlstate", None) in _POSTGRES_CONFLICTS or code in _MYSQL_CONFLICTS
 
 
 def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
