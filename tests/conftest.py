@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.services import glue as glue_service
 from tests.services import kafka as kafka_service
 from tests.services import mariadb as mariadb_service
 from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
+from tests.services import registry as registry_service
 from tests.services import s3 as s3_service
 from tests.services.mysql_server import MySQLServer
 
@@ -50,6 +52,8 @@ MARKS = {
     "s3_bucket": "s3",
     "kafka": "kafka",
     "kafka_topic": "kafka",
+    "registry": "registry",
+    "glue": "glue",
 }
 
 
@@ -200,3 +204,17 @@ def kafka_topic(kafka: kafka_service.KafkaServer, request: pytest.FixtureRequest
     name = kafka.create_topic(request.node.name)
     yield name
     kafka.drop_topic(name)
+
+
+@pytest.fixture(scope="session")
+def registry() -> Iterator[registry_service.RegistryServer]:
+    """The schema registry of this test run."""
+    with registry_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def glue() -> Iterator[glue_service.GlueServer]:
+    """The emulator of AWS Glue of this test run."""
+    with glue_service.running_server() as server:
+        yield server
