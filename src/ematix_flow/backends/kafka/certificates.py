@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import socket
 import ssl
@@ -12,6 +13,7 @@ from ematix_flow.errors import CannotConnect, ConfigError
 from ematix_flow.spec.connections.brokers import KafkaConnection
 
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
+_PBES2 = bytes.fromhex("06092a864886f70d01050d")  # its name in the key's own encoding
 _SECONDS = 5.0
 
 
@@ -27,11 +29,13 @@ def pem_text(path: Path) -> str:
     return "\n".join(blocks)
 
 
-def pem_key(path: Path, connection: str) -> str:
-    """The private key of a file; Java reads PKCS#8 only, encrypted or not."""
+def pem_key(path: Path, connection: str, password: str) -> str:
+    """The private key of a file as PKCS#8, which alone Java reads; decrypted where it cannot do that."""
     for found in _BLOCK.finditer(_read(path)):
-        if found[1] in ("PRIVATE KEY", "ENCRYPTED PRIVATE KEY"):
+        if found[1] == "PRIVATE KEY":
             return found[0]
+        if found[1] == "ENCRYPTED PRIVATE KEY":
+            return _decrypted(found[0], path, connection, password) if _by_pbes2(found[0]) else found[0]
         if found[1].endswith("PRIVATE KEY"):
             raise ConfigError(
                 f"tls_key_path of connection {connection!r} is {path}, an {found[1]} in its old form, "
@@ -39,6 +43,35 @@ def pem_key(path: Path, connection: str) -> str:
                 next_step=f"openssl pkcs8 -topk8 -nodes -in {path} -out key.pem  turns it into PKCS#8",
             )
     raise ConfigError(f"tls_key_path of connection {connection!r} is {path}, which holds no private key")
+
+
+def _by_pbes2(block: str) -> bool:
+    """Whether it is encrypted as openssl does since long and Kafka's Java client cannot undo."""
+    body = "".join(line for line in block.splitlines() if "-----" not in line)
+    with suppress(ValueError):
+        return _PBES2 in base64.b64decode(body)
+    return False
+
+
+def _decrypted(block: str, path: Path, connection: str, password: str) -> str:
+    try:
+        from cryptography.hazmat.primitives import serialization
+    except ImportError as error:
+        raise ConfigError(
+            f"tls_key_path of connection {connection!r} is {path}, encrypted in a way that Spark's Kafka "
+            "client cannot undo",
+            next_step="pip install cryptography, or encrypt it with  openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES",
+        ) from error
+    try:
+        key = serialization.load_pem_private_key(block.encode(), password.encode() if password else None)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"the key at tls_key_path of connection {connection!r} ({path}) cannot be read: {error}",
+            next_step="check tls_key_password",
+        ) from error
+    plain = serialization.NoEncryption()
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, form, plain).decode().strip()
 
 
 def server_certificates(connection: KafkaConnection) -> str:

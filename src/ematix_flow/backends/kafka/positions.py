@@ -89,24 +89,37 @@ def text(offsets: Mapping[Partition, int]) -> str:
 
 
 def starting(cluster: Cluster, reading: Reading) -> str:
-    """Spark's ``startingOffsets``: resume, else what the group has committed, else as it is asked for."""
+    """Spark's ``startingOffsets``: resume, else what the group has committed, else as it is asked for.
+
+    One word where it says all: a partition that appears in this moment is then no contradiction.
+    """
+    begins = _begins(cluster, reading)
+    kinds = set(begins.values())
+    if not kinds or kinds == {EARLIEST}:
+        return "earliest"
+    return "latest" if kinds == {LATEST} else text(begins)
+
+
+def resolved(cluster: Cluster, reading: Reading) -> dict[Partition, int]:
+    """The same as offsets that a consumer seeks to."""
+    begins = _begins(cluster, reading)
+    first = cluster.beginnings([each for each, offset in begins.items() if offset == EARLIEST])
+    last = cluster.ends([each for each, offset in begins.items() if offset == LATEST])
+    return {**begins, **first, **last}
+
+
+def _begins(cluster: Cluster, reading: Reading) -> dict[Partition, int]:
     found = Topics(reading.query).found(cluster)
     partitions = [(topic, number) for topic, numbers in found.items() for number in numbers]
     if reading.resume is not None:
-        return text(_held(cluster, reading, parse(reading.resume), partitions))
+        return _held(cluster, reading, parse(reading.resume), partitions)
     group = group_of(cluster.connection)
     committed = {each: offset for each, (offset, _) in cluster.committed(group, partitions).items()}
-    if committed:
-        held = _held(cluster, reading, committed, partitions)
-        begun = {topic for topic, _ in committed}
-        new = [each for each in partitions if each[0] not in begun]  # of topics nobody has read yet
-        return text({**held, **_unread(cluster, reading, new)})
-    unread = _unread(cluster, reading, partitions)
-    if partitions and set(unread.values()) == {EARLIEST}:
-        return "earliest"
-    if not partitions or set(unread.values()) == {LATEST}:
-        return "latest" if LATEST in unread.values() else "earliest"
-    return text(unread)
+    if not committed:
+        return _unread(cluster, reading, partitions)
+    begun = {topic for topic, _ in committed}
+    new = [each for each in partitions if each[0] not in begun]  # of topics nobody has read yet
+    return {**_held(cluster, reading, committed, partitions), **_unread(cluster, reading, new)}
 
 
 def _unread(cluster: Cluster, reading: Reading, partitions: list[Partition]) -> dict[Partition, int]:

@@ -36,7 +36,6 @@ _PRODUCER: Mapping[str, Any] = {
     "linger.ms": 20,
     "compression.type": "lz4",
     "delivery.timeout.ms": _DELIVERY_MS,
-    "delivery.report.only.error": True,
     "queue.buffering.max.kbytes": 64 * 1024,
     "queue.buffering.max.messages": 100_000,
     "message.max.bytes": 256 * 1024 * 1024,  # what a topic takes is the broker's to say
@@ -66,7 +65,8 @@ class KafkaSender:
         return sent
 
     def producer_settings(self) -> dict[str, Any]:
-        return {**client_settings(self.connection), **_PRODUCER, **self.options}
+        settings = {**client_settings(self.connection, _PRODUCER), **self.options}
+        return {**settings, "delivery.report.only.error": True}
 
 
 class Outbox:

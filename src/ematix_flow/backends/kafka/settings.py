@@ -81,8 +81,8 @@ def group_of(connection: KafkaConnection) -> str:
     return connection.group_id or DEFAULT_GROUP
 
 
-def client_settings(connection: KafkaConnection) -> dict[str, Any]:
-    """librdkafka's settings. Secrets are among them: never to be shown."""
+def client_settings(connection: KafkaConnection, role: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """librdkafka's settings; ``role`` are defaults of one client. Secrets are among them: never show them."""
     settings: dict[str, Any] = {
         "bootstrap.servers": connection.bootstrap_servers,
         "client.id": connection.client_id or _CLIENT_ID,
@@ -105,6 +105,7 @@ def client_settings(connection: KafkaConnection) -> dict[str, Any]:
         settings["oauth_cb"] = functools.partial(msk_token, connection.msk_iam_region)
     if _has_tls(connection):
         settings |= _librdkafka_tls(connection)
+    settings |= role or {}
     for name, value in connection.properties.items():
         if name.startswith("java."):
             continue
@@ -211,8 +212,9 @@ def _java_tls(connection: KafkaConnection) -> dict[str, str]:
     if connection.tls_cert_path:
         settings["ssl.keystore.type"] = "PEM"
         settings["ssl.keystore.certificate.chain"] = pem_text(_file(connection, "tls_cert_path"))
-        settings["ssl.keystore.key"] = pem_key(_file(connection, "tls_key_path"), connection.name)
-        if connection.tls_key_password:
+        key = pem_key(_file(connection, "tls_key_path"), connection.name, connection.tls_key_password)
+        settings["ssl.keystore.key"] = key
+        if connection.tls_key_password and "ENCRYPTED" in key:
             settings["ssl.key.password"] = connection.tls_key_password
     return settings
 
