@@ -276,13 +276,6 @@ def kafka_topic(kafka: kafka_service.KafkaServer, request: pytest.FixtureRequest
 
 
 @pytest.fixture(scope="session")
-def registry() -> Iterator[registry_service.RegistryServer]:
-    """The schema registry of this test run."""
-    with registry_service.running_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
 def glue() -> Iterator[glue_service.GlueServer]:
     """The emulator of AWS Glue of this test run."""
     with glue_service.running_server() as server:
