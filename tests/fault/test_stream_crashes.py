@@ -1,4 +1,4 @@
-"""A stream that dies at any point between two durable effects, and is started again: nothing lost, nothing twice."""
+"""A stream that dies between any two durable effects and is started again: nothing lost, nothing twice."""
 
 from __future__ import annotations
 

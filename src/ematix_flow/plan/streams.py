@@ -135,7 +135,7 @@ def stream_source(world: World, source: StreamSourceSpec) -> StreamSource:
     found = backend.stream_source()
     if found is None:
         raise Unsupported(
-            f"connection {connection_label(source.connection)!r} ({backend.kind}) cannot be followed by a stream",
+            f"connection {connection_label(source.connection)!r} ({backend.kind}) cannot be followed",
             next_step="a stream follows kafka, rabbitmq, pubsub, kinesis, object stores and Delta tables",
         )
     return found
@@ -286,7 +286,7 @@ def _computed_columns(
 def empty_result(
     spec: StreamSpec, spark: SparkSession, columns: tuple[ColumnSpec, ...], lookups: Mapping[str, str]
 ) -> DataFrame:
-    """``transform_sql`` over no rows, for its columns; in a session of its own, so that no view is in the way."""
+    """``transform_sql`` over no rows, for its columns; in a session of its own, where no view is in the way."""
     ddl = schema_ddl(TableSpec(None, VIEW, columns))
     return run_sql(spec, spark.newSession().createDataFrame([], ddl), lookups)
 

@@ -1,4 +1,4 @@
-"""Running a stream: in a thread of its own, supervised, measured, recorded, and stopped between two batches."""
+"""Running a stream: in a thread of its own, supervised, measured, recorded, stopped between two batches."""
 
 from __future__ import annotations
 

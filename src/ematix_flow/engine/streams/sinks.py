@@ -1,4 +1,4 @@
-"""Where a batch of a stream goes: a table, by staging and one transaction, or a broker, by confirmed messages.
+"""Where a batch of a stream goes: a table, by staging and a transaction, or a broker, by confirmed messages.
 
 `stage` does all the work that can be thrown away; `commit` is the one step that counts. A batch that was
 committed before is known by its key, and nothing happens.

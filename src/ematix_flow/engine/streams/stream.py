@@ -225,8 +225,18 @@ class _Part:
             report=stream.report,
             stop=stream.stop,
         )
-        query.start(spark, lambda error: translate(error, what=f"stream {stream.spec.name!r}", source=True))
+        query.start(spark, self._failure)
         query.wait()
+
+    def _failure(self, error: Exception) -> FlowError:
+        """A source may know better what Spark's words about it mean."""
+        stream = self.stream
+        said = f"{error}\n{error.__cause__}" if error.__cause__ is not None else str(error)
+        for source, declared in zip(stream.sources, stream.spec.sources, strict=True):
+            found = source.failure(stream._reading(declared), said)
+            if found is not None:
+                return found
+        return translate(error, what=f"stream {stream.spec.name!r}", source=True)
 
     def run_on(self, failures: list[FlowError]) -> None:
         """Again and again: a target that fails does not stop the others, and catches up when it is back."""
