@@ -286,7 +286,7 @@ def _computed_columns(
 def empty_result(
     spec: StreamSpec, spark: SparkSession, columns: tuple[ColumnSpec, ...], lookups: Mapping[str, str]
 ) -> DataFrame:
-    """``transform_sql`` over no rows, for its columns; in a session of its own, where no view is in the way."""
+    """``transform_sql`` over no rows, for its columns, in a session of its own: no view is in its way."""
     ddl = schema_ddl(TableSpec(None, VIEW, columns))
     return run_sql(spec, spark.newSession().createDataFrame([], ddl), lookups)
 

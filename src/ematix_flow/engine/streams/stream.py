@@ -81,7 +81,8 @@ class Stream:
         except FlowError as error:
             raise error.at(self.spec.where) from error.__cause__
 
-    def _plan(self) -> StreamPlan:
+    def _plan(self, with_targets: bool = True) -> StreamPlan:
+        """Without targets: each that may fail alone is planned by itself."""
         spec = self.spec
         for source, declared in zip(self.sources, spec.sources, strict=True):
             source.check(self._reading(declared))
@@ -97,7 +98,7 @@ class Stream:
         if columns is None and payloads[0] is None:
             columns, said_by = self._columns_of_rows()
         plan = StreamPlan(spec, columns, said_by, payloads)
-        if columns is None:
+        if columns is None or not with_targets:
             return plan
         return replace(plan, targets=plan_targets(spec, self.world, columns, self.lookups.views()))
 
@@ -141,15 +142,12 @@ class Stream:
 
     def _run(self) -> None:
         self.place.make()
-        plan = self._plan()
+        groups = self._groups()
+        plan = self._plan(with_targets=len(groups) == 1)
         if self.spec.lookups:
             self.lookups.start()
         with ExitStack() as leaving:
             leaving.callback(self.lookups.stop)
-            groups = self._groups()
-            run_id = uuid.uuid4()
-            for target in self.spec.targets:
-                leaving.enter_context(self._lock(target, run_id))
             spools = self._open_spools(len(groups), leaving)
             self._run_parts([_Part(self, plan, group, number, spools) for number, group in enumerate(groups)])
 
@@ -158,7 +156,7 @@ class Stream:
         targets = self.spec.targets
         return [(target,) for target in targets] if self.spec.continue_on_target_failure else [targets]
 
-    def _lock(self, target: StreamTargetSpec, run_id: uuid.UUID) -> AbstractContextManager[object]:
+    def lock(self, target: StreamTargetSpec, run_id: uuid.UUID) -> AbstractContextManager[object]:
         if self.world.backend(target.connection).message_target() is not None:
             return held_here(self.spec.name, target.label, run_id)
         return self.world.target(target.connection).lock(self.spec.name, target.label, run_id)
@@ -212,9 +210,16 @@ class _Part:
                 spool.begin(number, self.checkpoint)
 
     def run(self) -> None:
+        with ExitStack() as locks:
+            run_id = uuid.uuid4()
+            for target in self.group:
+                locks.enter_context(self.stream.lock(target, run_id))
+            self._run()
+
+    def _run(self) -> None:
         stream, spark = self.stream, self.stream.world.spark()
         sources = self._follow()
-        known = self._loader(self.plan) if self.plan.columns is not None else None
+        known = self._loader(self._planned(self.plan)) if self.plan.columns is not None else None
         query = StreamQuery(
             f"{stream.spec.name} {self.label}",
             sources,
@@ -297,7 +302,18 @@ class _Part:
     # -------------------------------------------------------------- the loader
 
     def loader(self, incoming: DataFrame) -> BatchLoader:
-        return self._loader(self.plan) if self.plan.columns is not None else self._loader_of(incoming)
+        if self.plan.columns is None:
+            return self._loader_of(incoming)
+        return self._loader(self._planned(self.plan))
+
+    def _planned(self, plan: StreamPlan) -> StreamPlan:
+        """The plan with this part's targets."""
+        if plan.targets:
+            return plan
+        stream = self.stream
+        assert plan.columns is not None
+        own = replace(stream.spec, targets=self.group)
+        return replace(plan, targets=plan_targets(own, stream.world, plan.columns, stream.lookups.views()))
 
     def _loader_of(self, incoming: DataFrame) -> BatchLoader:
         """The loader, now that there are messages to look at."""
@@ -312,9 +328,7 @@ class _Part:
                 if pinned is None:
                     return self._loader_of_nothing(payloads)
             stream.place.pin_columns(pinned)
-        columns = pinned
-        targets = plan_targets(stream.spec, stream.world, columns, stream.lookups.views())
-        plan = replace(self.plan, columns=columns, targets=targets, columns_by="found in the first messages")
+        plan = self._planned(replace(self.plan, columns=pinned, columns_by="found in the first messages"))
         stream.note(str(plan))
         return self._loader(plan)
 
