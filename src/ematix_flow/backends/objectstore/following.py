@@ -120,6 +120,8 @@ class FilesReceiver(Receiver):
         while not self._closed.is_set():
             if not self._waiting and time.monotonic() >= self._next_listing:
                 self._list()
+                if self._brought:  # where it starts is stored before anything else happens
+                    break
             if self._waiting:
                 return self._take(min(max_messages, self._options.max_files))
             now = time.monotonic()
