@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -261,12 +262,18 @@ def test_a_process_killed_around_the_commit_leaves_all_or_nothing(
 
 
 @pytest.mark.fault
-def test_an_older_attempt_is_fenced_by_a_newer_one(kafka: KafkaServer, kafka_topic: str) -> None:
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_an_older_attempt_is_fenced_by_a_newer_one(
+    kafka: KafkaServer, kafka_topic: str, goes_on: bool
+) -> None:
     batch, out = token("b1", kafka_topic), sender(kafka, kafka_topic)
 
     def overtaken() -> Iterator[pa.RecordBatch]:
         yield outgoing([b"old"])
         assert out.send([outgoing([b"new"])], batch) == 1
+        for _ in range(20 if goes_on else 0):
+            yield outgoing([b"old"] * 100)
+            time.sleep(0.05)
 
     with pytest.raises(TargetFailed, match="has taken over topic") as failure:
         out.send(overtaken(), batch)

@@ -31,6 +31,10 @@ class Told:
         self._errors.clear()
 
     @property
+    def errors(self) -> tuple[KafkaError, ...]:
+        return tuple(self._errors.values())
+
+    @property
     def nobody_answers(self) -> bool:
         return any(code == KafkaError._ALL_BROKERS_DOWN for code, _ in self._errors)
 

@@ -30,6 +30,7 @@ _AWAY = (
     KafkaError._MSG_TIMED_OUT,
     KafkaError._ALL_BROKERS_DOWN,
 )
+FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 _PRODUCER: Mapping[str, Any] = {
     "enable.idempotence": True,
     "acks": "all",
@@ -105,7 +106,11 @@ class Outbox:
     def give_up(self) -> None:
         """Forget what is not sent yet, so that the producer ends at once."""
         self.producer.purge()
-        self.producer.flush(5.0)
+
+    @property
+    def fenced(self) -> KafkaError | None:
+        """What says that another producer with the same transactional id has begun."""
+        return next((error for error in (*self._failed, *self._told.errors) if error.code() in FENCED), None)
 
     def failure(self, errors: list[KafkaError]) -> FlowError:
         """Why messages did not arrive."""
@@ -136,6 +141,7 @@ class Outbox:
                     self.give_up()
                     raise self.failure([]) from None
             except KafkaException as error:
+                self._failed.append(error.args[0])
                 self.give_up()
                 raise self.failure([error.args[0]]) from error
 

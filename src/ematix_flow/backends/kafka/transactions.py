@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from ematix_flow.backends.kafka.cluster import Cluster, Unstable
 from ematix_flow.backends.kafka.positions import parse
-from ematix_flow.backends.kafka.sender import KafkaSender, Outbox
+from ematix_flow.backends.kafka.sender import FENCED, KafkaSender, Outbox
 from ematix_flow.backends.kafka.settings import client_settings, group_of
 from ematix_flow.backends.streams import Token
 from ematix_flow.errors import TargetFailed
@@ -34,8 +34,8 @@ TRANSACTION_MS = 300_000
 _METADATA_BYTES = 4_096
 _ID_BYTES = 200
 _LEFT_OPEN = 5.0  # seconds in which a commit that is under way ends
+_ABORTED = "the transaction is aborted: readers of committed messages see nothing of the batch"
 _ATTEMPT_SECONDS, _PATIENCE = 30.0, 180.0
-_FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,10 @@ def send_once(sender: KafkaSender, batches: Iterable[pa.RecordBatch], token: Tok
         outbox.confirm()
         point("messages.produced")
         transaction.mark(last.number + 1 if last else 1)
+    except TargetFailed as error:
+        fenced = transaction.abort() or outbox.fenced
+        told = transaction.told_fenced(fenced)
+        raise told or TargetFailed(error.what, state=_ABORTED, next_step=error.next_step) from error
     except BaseException:
         transaction.abort()
         raise
@@ -147,13 +151,18 @@ class _Transaction:
     def commit(self) -> None:
         self.step("commit", self._producer.commit_transaction)
 
-    def abort(self) -> None:
-        """Best done at once; a transaction that nobody ends is aborted by the broker after its time."""
+    def abort(self) -> KafkaError | None:
+        """Best done at once; a transaction that nobody ends is aborted by the broker after its time.
+
+        What led here is the better story than a failure of this, unless that says that we are fenced.
+        """
         try:
             self._producer.purge()
             self._producer.abort_transaction(_ATTEMPT_SECONDS)
-        except KafkaException:  # what led here is the better story
-            return
+        except KafkaException as error:
+            said: KafkaError = error.args[0]
+            return said if said.code() in FENCED else None
+        return None
 
     def step(self, what: str, attempt: Callable[[float], Any]) -> None:
         deadline = time.monotonic() + _PATIENCE
@@ -163,16 +172,20 @@ class _Transaction:
                 return
             except KafkaException as error:
                 said: KafkaError = error.args[0]
-                if said.code() in _FENCED:
-                    raise self._fenced(said) from error
+                fenced = self.told_fenced(said if said.code() in FENCED else self._outbox.fenced)
+                if fenced is not None:
+                    raise fenced from error
                 if said.txn_requires_abort():
                     self.abort()
-                    raise self._failed(what, said, "the transaction was aborted: nothing arrived") from error
+                    raise self._failed(what, said, _ABORTED) from error
                 if not said.retriable() or time.monotonic() >= deadline:
                     state = "whether the batch arrived is told by its token: the next run looks"
                     raise self._failed(what, said, state) from error
 
-    def _fenced(self, said: KafkaError) -> TargetFailed:
+    def told_fenced(self, said: KafkaError | None) -> TargetFailed | None:
+        """The error of a run that another one has overtaken."""
+        if said is None:
+            return None
         return TargetFailed(
             f"another run of pipeline {self._token.pipeline!r} has taken over topic {self._outbox.topic!r}: "
             f"{said.str()}",
