@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.services import glue as glue_service
+from tests.services import kafka as kafka_service
 from tests.services import kinesis as kinesis_service
 from tests.services import mariadb as mariadb_service
 from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
 from tests.services import pubsub as pubsub_service
+from tests.services import rabbitmq as rabbitmq_service
+from tests.services import registry as registry_service
 from tests.services import s3 as s3_service
+from tests.services.certificates import make_certificates
 from tests.services.mysql_server import MySQLServer
 
 if TYPE_CHECKING:
@@ -31,7 +36,12 @@ FEW_ROWS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-LAKES = ("delta", "iceberg", "s3")  # all that any test needs: more jars later would mean another start
+LAKES = (
+    "delta",
+    "iceberg",
+    "kafka",
+    "s3",
+)  # all that any test needs: more jars later would mean another start
 UNIT = Path(__file__).parent / "unit"
 # What a test needs shows in its fixtures; the marks follow, so that  -m "not spark"  is always right.
 MARKS = {
@@ -42,12 +52,18 @@ MARKS = {
     "mariadb_database": "mariadb",
     "mysql": "mysql",
     "mysql_database": "mysql",
+    "rabbitmq": "rabbitmq",
+    "rabbitmq_queue": "rabbitmq",
     "s3": "s3",
     "s3_bucket": "s3",
     "pubsub": "pubsub",
     "pubsub_topic": "pubsub",
     "kinesis": "kinesis",
     "kinesis_stream": "kinesis",
+    "kafka": "kafka",
+    "kafka_topic": "kafka",
+    "registry": "registry",
+    "glue": "glue",
 }
 
 
@@ -191,6 +207,27 @@ def pubsub() -> Iterator[pubsub_service.PubSubServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def registry() -> Iterator[registry_service.RegistryServer]:
+    """The schema registry of this test run."""
+    with registry_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[rabbitmq_service.RabbitMQServer]:
+    """The RabbitMQ server of this test run."""
+    with rabbitmq_service.running_server(make_certificates) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[kafka_service.KafkaServer]:
+    """The Kafka broker of this test run."""
+    with kafka_service.running_server() as server:
+        yield server
+
+
 @pytest.fixture
 def pubsub_topic(
     pubsub: pubsub_service.PubSubServer, request: pytest.FixtureRequest
@@ -216,3 +253,30 @@ def kinesis_stream(kinesis: kinesis_service.KinesisServer, request: pytest.Fixtu
     name = kinesis.create_stream(request.node.name, shards=2)
     yield name
     kinesis.drop_stream(name)
+
+
+@pytest.fixture
+def rabbitmq_queue(
+    rabbitmq: rabbitmq_service.RabbitMQServer, request: pytest.FixtureRequest
+) -> Iterator[str]:
+    """The name of an empty durable queue that only this test uses."""
+    rabbitmq.start()
+    name = rabbitmq.create_queue(request.node.name)
+    yield name
+    rabbitmq.delete_queue(name)
+
+
+@pytest.fixture
+def kafka_topic(kafka: kafka_service.KafkaServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of an empty topic with one partition that only this test uses."""
+    kafka.start()
+    name = kafka.create_topic(request.node.name)
+    yield name
+    kafka.drop_topic(name)
+
+
+@pytest.fixture(scope="session")
+def glue() -> Iterator[glue_service.GlueServer]:
+    """The emulator of AWS Glue of this test run."""
+    with glue_service.running_server() as server:
+        yield server

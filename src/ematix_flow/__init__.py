@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 from ematix_flow._version import __version__
 
 if TYPE_CHECKING:
-    from ematix_flow import config, connections, errors
+    from ematix_flow import config, connections, errors, streaming
     from ematix_flow.api.connect import check_connection, connect
     from ematix_flow.api.connection import get_connection, register_connection, registered_connections
     from ematix_flow.api.markers import natural_key, nullable, pk
     from ematix_flow.api.namespace import ematix
     from ematix_flow.api.pipeline import Pipeline
+    from ematix_flow.api.stream_options import Lookup, Source
+    from ematix_flow.api.streaming import StreamingPipeline, run_pipeline, run_streaming_pipeline
     from ematix_flow.api.tables import ManagedTable
     from ematix_flow.api.target import Target
     from ematix_flow.api.types import (
@@ -83,6 +85,7 @@ __all__ = [
     "Integer",
     "KafkaConnection",
     "KinesisConnection",
+    "Lookup",
     "ManagedTable",
     "MySQLConnection",
     "Numeric",
@@ -97,6 +100,8 @@ __all__ = [
     "SchemaRegistryConnection",
     "SmallInt",
     "SnowflakeConnection",
+    "Source",
+    "StreamingPipeline",
     "String",
     "Target",
     "Text",
@@ -115,15 +120,21 @@ __all__ = [
     "pk",
     "register_connection",
     "registered_connections",
+    "run_pipeline",
+    "run_streaming_pipeline",
+    "streaming",
 ]
 
-# where each name comes from; config, connections, errors are modules of this package
+# where each name comes from, but for the modules of this package
+_MODULES = ("config", "connections", "errors", "streaming")
 _HOMES = {
     "ematix_flow.api.connect": "check_connection connect",
     "ematix_flow.api.connection": "get_connection register_connection registered_connections",
     "ematix_flow.api.markers": "natural_key nullable pk",
     "ematix_flow.api.namespace": "ematix",
     "ematix_flow.api.pipeline": "Pipeline",
+    "ematix_flow.api.stream_options": "Lookup Source",
+    "ematix_flow.api.streaming": "StreamingPipeline run_pipeline run_streaming_pipeline",
     "ematix_flow.api.tables": "ManagedTable",
     "ematix_flow.api.target": "Target",
     "ematix_flow.api.types": (
@@ -145,7 +156,7 @@ if not TYPE_CHECKING:  # a type checker reads the imports above and knows what i
     def __getattr__(name: str) -> object:
         from importlib import import_module
 
-        if name in ("config", "connections", "errors"):
+        if name in _MODULES:
             return import_module(f"{__name__}.{name}")
         for home, names in _HOMES.items():
             if name in names.split():

@@ -1,4 +1,4 @@
-"""A certificate authority of the tests' own, and a server certificate that it signed."""
+"""A certificate authority of the tests' own, and the certificates of servers and clients that it signed."""
 
 from __future__ import annotations
 
@@ -40,6 +40,32 @@ def make_certificates(folder: Path) -> Certificates:
         *("-CA", str(authority), "-CAkey", str(authority_key), "-CAcreateserial", "-out", str(certificate)),
     )
     return Certificates(authority, certificate, key)
+
+
+@dataclass(frozen=True)
+class ClientCertificate:
+    """Files in PEM form; the key is encrypted when it was made with a password."""
+
+    certificate: Path
+    key: Path
+
+
+def make_client_certificate(folder: Path, name: str, *, password: str = "") -> ClientCertificate:
+    """A client's certificate, signed by the authority that `make_certificates` made in ``folder``."""
+    certificate, key, request = (folder / f"{name}{end}" for end in (".pem", "-key.pem", ".csr"))
+    extensions = folder / f"{name}-extensions"
+    extensions.write_text("extendedKeyUsage=clientAuth\n")
+    secret = ("-passout", f"pass:{password}") if password else ("-nodes",)
+    _openssl(
+        *("req", "-newkey", "rsa:2048", *secret, "-subj", f"/CN={name}"),
+        *("-keyout", str(key), "-out", str(request)),
+    )
+    _openssl(
+        *("x509", "-req", "-in", str(request), "-days", "2", "-extfile", str(extensions)),
+        *("-CA", str(folder / "ca.pem"), "-CAkey", str(folder / "ca-key.pem"), "-CAcreateserial"),
+        *("-out", str(certificate)),
+    )
+    return ClientCertificate(certificate, key)
 
 
 def _openssl(*arguments: str) -> None:

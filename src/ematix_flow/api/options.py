@@ -1,4 +1,4 @@
-"""Checks of the options of ``@ematix.pipeline``, each with an error that points at the line."""
+"""Checks of the options of pipelines, batch and streaming, each with an error that points at the line."""
 
 from __future__ import annotations
 
@@ -35,6 +35,26 @@ def one_of(option: str, value: str | None, allowed: Iterable[str], where: Source
         raise DeclarationError(
             f"{option}={value!r} is unknown.{did_you_mean(str(value), allowed)}", where=where
         )
+
+
+def whole(option: str, value: Any, least: int, where: SourceLocation | None) -> None:
+    """A whole number from ``least`` on, or None."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise DeclarationError(f"{option}= takes a whole number from {least} on, not {value!r}", where=where)
+
+
+def texts(where: SourceLocation | None, **given: Any) -> None:
+    """Every option is text, or None."""
+    for option, value in given.items():
+        if value is not None and not isinstance(value, str):
+            raise DeclarationError(f"{option}= takes text, not {value!r}", where=where)
+
+
+def flag(option: str, value: Any, where: SourceLocation | None) -> None:
+    if not isinstance(value, bool):
+        raise DeclarationError(f"{option}= takes True or False, not {value!r}", where=where)
 
 
 def check_schedule(schedule: str | None, timezone: str | None, where: SourceLocation | None) -> None:

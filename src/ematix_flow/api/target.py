@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ematix_flow.api.tables import table_spec
@@ -32,6 +32,8 @@ class Target:
     partition_key_prefix: str | None = None
     prefix: str | None = None
     message_key_column: str | None = None
+    headers_column: str | None = None
+    partition_column: str | None = None
     partition_by: Sequence[str] | None = None
     keys: Sequence[str] | None = None
     update_columns: Sequence[str] | None = None
@@ -47,6 +49,7 @@ class Target:
     csv_null_value: str | None = None
     csv_read_options: Mapping[str, Any] | None = None
     json_read_options: Mapping[str, Any] | None = None
+    where: SourceLocation | None = field(default=None, repr=False, compare=False)  # when a file declares it
 
     def __post_init__(self) -> None:
         if self.mode is not None:
@@ -61,9 +64,19 @@ class Target:
             csv_quote=self.csv_quote,
             csv_escape=self.csv_escape,
             csv_null_value=self.csv_null_value,
-            csv_read_options=tuple((self.csv_read_options or {}).items()),
-            json_read_options=tuple((self.json_read_options or {}).items()),
+            csv_read_options=pairs("csv_read_options", self.csv_read_options, self.where),
+            json_read_options=pairs("json_read_options", self.json_read_options, self.where),
         )
+
+
+_OF_BROKERS = (
+    "topic",
+    "queue",
+    "partition_key_prefix",
+    "message_key_column",
+    "headers_column",
+    "partition_column",
+)
 
 
 def check_files_of(
@@ -77,7 +90,7 @@ def check_files_of(
     """Check what is about files against the connection, as far as it is known now; planning knows more."""
     if options == FileOptions() and prefix is None and not partition_by:
         return
-    connection = _known(reference)
+    connection = known_connection(reference)
     if connection is not None:
         check_place(connection.kind, prefix, partition_by, where)
     file_format = getattr(connection, "format", None)
@@ -87,7 +100,7 @@ def check_files_of(
         check_file_options(file_format, options, where)
 
 
-def _known(reference: ConnectionRef | None) -> Connection | None:
+def known_connection(reference: ConnectionRef | None) -> Connection | None:
     """The connection in force now; None when it is declared later or elsewhere."""
     if not isinstance(reference, str):
         return reference
@@ -136,6 +149,8 @@ def names(
         return None
     if isinstance(value, str):
         return (value,)
+    if not isinstance(value, Iterable):
+        raise DeclarationError(f"{option}= takes column names, not {value!r}", where=where)
     out = tuple(value)
     for name in out:
         if not isinstance(name, str):
@@ -143,9 +158,18 @@ def names(
     return out
 
 
+def pairs(
+    option: str, value: Mapping[str, Any] | None, where: SourceLocation | None
+) -> tuple[tuple[str, Any], ...]:
+    """The names and values of an option that takes a mapping."""
+    if value is not None and not isinstance(value, Mapping):
+        raise DeclarationError(f"{option}= takes names and values, not {value!r}", where=where)
+    return tuple((value or {}).items())
+
+
 def build_target(target: Target, defaults: TargetSpec, where: SourceLocation | None) -> TargetSpec:
     """A spec from a Target, with the pipeline's own options where the target is silent."""
-    for streaming in ("topic", "queue", "partition_key_prefix", "message_key_column"):
+    for streaming in _OF_BROKERS:
         if getattr(target, streaming) is not None:
             raise DeclarationError(
                 f"{streaming}= is for streaming targets; a batch target has a table", where=where

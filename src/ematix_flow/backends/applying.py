@@ -171,7 +171,8 @@ class Application:
     def _record(self, key: str, applied: Applied) -> None:
         """The ledger row and the watermark."""
         session, load = self.session, self.load
-        low, high = load.range.low if load.range else None, applied.watermark
+        high = applied.watermark
+        began, ended = load.source_bounds(high)
         now = self.target.bind(dt.datetime.now(dt.timezone.utc), MOMENT)
         session.execute(
             control_insert(self.dialect, LEDGER),
@@ -180,8 +181,8 @@ class Application:
                 "target": load.target,
                 "batch_key": key,
                 "run_id": str(load.run_id),
-                "source_from": low.encode() if low else None,
-                "source_to": high.encode() if high else None,
+                "source_from": began,
+                "source_to": ended,
                 "rows_in": applied.rows_in,
                 "rows_inserted": applied.rows_inserted,
                 "rows_updated": applied.rows_updated,

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from ematix_flow.backends.streams import MessageTarget, StreamSource
+
 
 # ------------------------------------------------------------------ what a source tells the planner
 
@@ -254,12 +256,20 @@ class Load:
     matching: Matching = field(default_factory=Matching)
     batch_key: str | None = None  # None: the range it reads, known once the rows are there
     range: SourceRange | None = None
+    positions: tuple[str | None, str | None] | None = None  # of a stream's batch: where it begins and ends
     max_shrink: float = 0.5
     allow_empty: bool = False
     files: FileOptions = field(default_factory=FileOptions)
     partition_by: tuple[str, ...] = ()
     changes: TablePlan = field(default_factory=TablePlan)  # to the table; they commit with the rows
     dry_run: bool = False  # count what would change, commit nothing; the table may not exist yet
+
+    def source_bounds(self, high: Watermark | None) -> tuple[str | None, str | None]:
+        """From where to where this load has read, as the ledger keeps it; ``high`` is the new watermark."""
+        if self.positions is not None:
+            return self.positions
+        low = self.range.low if self.range else None
+        return (low.encode() if low else None, high.encode() if high else None)
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,10 @@ _BACKENDS: dict[str, tuple[str, str | None]] = {
     "iceberg": ("ematix_flow.backends.iceberg.backend:IcebergBackend", None),
     "object_store_local": ("ematix_flow.backends.objectstore.backend:LocalFilesBackend", None),
     "object_store_s3": ("ematix_flow.backends.objectstore.s3backend:S3FilesBackend", "s3"),
+    "rabbitmq": ("ematix_flow.backends.rabbitmq.backend:RabbitMQBackend", "rabbitmq"),
     "pubsub": ("ematix_flow.backends.pubsub.backend:PubSubBackend", "pubsub"),
     "kinesis": ("ematix_flow.backends.kinesis.backend:KinesisBackend", "kinesis"),
+    "kafka": ("ematix_flow.backends.kafka.backend:KafkaBackend", "kafka"),
 }
 
 

@@ -79,6 +79,16 @@ class Spool:
         """The folder that Spark follows, as Parquet of `streams.message_schema`."""
         return self._index.segments
 
+    @property
+    def newest(self) -> Path:
+        """A file with the number of the last segment, for who follows by numbers."""
+        return self._index.newest
+
+    def paths(self, numbers: range) -> list[Path]:
+        """The files of those of these segments that are not settled."""
+        with self._lock:
+            return [self.segments / self._pending[n].name for n in sorted(self._pending) if n in numbers]
+
     def open(self) -> Spool:
         """Repair what a crash left. PipelineLocked when another process has it open."""
         for segment in self._index.open():

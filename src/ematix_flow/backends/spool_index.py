@@ -66,6 +66,7 @@ class SpoolIndex:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.segments = folder / "segments"
+        self.newest = folder / "newest"  # the number of the last segment that is in its place
         self._connection: sqlite3.Connection | None = None
 
     def open(self) -> list[Segment]:
@@ -142,6 +143,13 @@ class SpoolIndex:
         with self.explained("written"):
             os.replace(self.temporary(segment.number), self.segments / segment.name)
             sync_folder(self.segments)
+            self._tell_newest(segment.number)
+
+    def _tell_newest(self, number: int) -> None:
+        """For who follows from another process: the index itself is open in this one alone."""
+        aside = self.newest.with_suffix(".tmp")
+        aside.write_text(str(number))
+        os.replace(aside, self.newest)
 
     def settle(self, numbers: Sequence[int]) -> None:
         with self.explained("written"), self._transaction():
@@ -235,6 +243,7 @@ class SpoolIndex:
         for name in there - wanted:
             if _OURS.fullmatch(name):
                 (self.segments / name).unlink(missing_ok=True)
+        self._tell_newest(max((segment.number for segment, _ in known), default=0))
         return self._freshened([segment for segment, _ in known])
 
     def _freshened(self, known: list[Segment]) -> list[Segment]:

@@ -14,7 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ematix_flow.errors import FlowError
 from ematix_flow.spec.pipelines import FileOptions
+from ematix_flow.spec.tables import ColumnSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,6 +155,10 @@ class StreamSource(ABC):
         """All targets hold everything up to this position: tell whoever watches the lag."""
         return
 
+    def failure(self, reading: Reading, said: str) -> FlowError | None:
+        """The error of ours for what Spark says of a query over this source; None when it says no more."""
+        return None
+
 
 class SparkStream(StreamSource):
     """A source that Spark follows by itself; a batch's position is what its checkpoint says."""
@@ -172,6 +178,32 @@ class Received(StreamSource):
     @abstractmethod
     def receiver(self, reading: Reading, progress: Mapping[str, str]) -> Receiver:
         """Open it where ``progress`` (all that was ever stored) ends."""
+
+
+class ReceivedFiles(Received):
+    """Files that come into a folder: a message is the path of one, and its rows are read by Spark."""
+
+    kind_of_rows = "columns"
+
+    @abstractmethod
+    def rows(
+        self,
+        spark: SparkSession,
+        paths: Sequence[str],
+        reading: Reading,
+        columns: Sequence[ColumnSpec] | None = None,
+    ) -> DataFrame:
+        """The rows of exactly these files, which messages have named.
+
+        With ``columns``, these and no others, in their order and types, whatever the files hold: one that
+        they lack is null, and a value that is not of its type is refused. Without, as a batch reads them.
+        SourceFailed names a file that cannot be read, here or when the rows are computed; then whoever
+        asks for one file at a time finds out which.
+        """
+
+    @abstractmethod
+    def describe(self, spark: SparkSession, reading: Reading) -> tuple[ColumnSpec, ...] | None:
+        """The columns of the files that are there now; None when there are none yet."""
 
 
 # ------------------------------------------------------------------ messages out

@@ -32,7 +32,10 @@ class TomlFile:
     text: str = ""
 
     def where(self, *keys: str) -> SourceLocation:
-        """The line that declares this key, or the nearest table around it that has one."""
+        """The line that declares this key, or the nearest table around it that has one.
+
+        A table of an array has its place in the path: ``where("targets", "1", "mode")``.
+        """
         declared = dict(_declarations(self.text))
         for end in range(len(keys), 0, -1):
             prefix = keys[:end]
@@ -46,9 +49,19 @@ def read_toml(path: Path) -> TomlFile:
     """The file; a missing one is empty. Raises ConfigError with the line of a syntax error."""
     try:
         text = path.read_text(encoding="utf-8")
-        return TomlFile(path, True, tomllib.loads(text), text)
     except (FileNotFoundError, NotADirectoryError):
         return TomlFile(path)
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path.name} is not UTF-8 text", where=SourceLocation(str(path), 1)) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    return parse_toml(text, path)
+
+
+def parse_toml(text: str, path: Path) -> TomlFile:
+    """The tables of a text; ``path`` is what errors call it. Raises ConfigError like `read_toml`."""
+    try:
+        return TomlFile(path, True, tomllib.loads(text), text)
     except tomllib.TOMLDecodeError as error:
         found = _LINE.search(str(error))
         line = int(found[1]) if found else 1
@@ -56,24 +69,46 @@ def read_toml(path: Path) -> TomlFile:
         raise ConfigError(
             f"{path.name} is not valid TOML: {what}", where=SourceLocation(str(path), line)
         ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path.name} is not UTF-8 text", where=SourceLocation(str(path), 1)) from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _declarations(text: str) -> list[tuple[tuple[str, ...], int]]:
     """Each table header and key with its line, last first so that the first wins in a dict."""
     table: tuple[str, ...] = ()
+    arrays: dict[tuple[str, ...], int] = {}
     found: list[tuple[tuple[str, ...], int]] = []
+    closing: str | None = None
     for number, line in enumerate(text.splitlines(), start=1):
+        if closing is not None:  # within a text of several lines, which may look like anything
+            closing = None if closing in line else closing
+            continue
         header, entry = _HEADER.match(line), _ENTRY.match(line)
         if header:
-            table = _keys(header["keys"])
+            table = _numbered(_keys(header["keys"]), arrays, new=line.lstrip().startswith("[["))
             found.append((table, number))
         elif entry:
             found.append((table + _keys(entry["keys"]), number))
+            closing = _left_open(line[entry.end() :])
     return found[::-1]
+
+
+def _numbered(keys: tuple[str, ...], arrays: dict[tuple[str, ...], int], *, new: bool) -> tuple[str, ...]:
+    """The path of a header, with the place of every table of an array in it."""
+    if new:
+        arrays[keys] = arrays.get(keys, -1) + 1
+    path: list[str] = []
+    for end, key in enumerate(keys, start=1):
+        path.append(key)
+        if keys[:end] in arrays:
+            path.append(str(arrays[keys[:end]]))
+    return tuple(path)
+
+
+def _left_open(value: str) -> str | None:
+    """The quotes that end a text of several lines which begins here; None when none does."""
+    for quotes in ('"""', "'''"):
+        if value.strip().startswith(quotes) and value.count(quotes) == 1:
+            return quotes
+    return None
 
 
 def _keys(dotted: str) -> tuple[str, ...]:

@@ -74,8 +74,8 @@ def copy_to_all(
     """
     numbers = spark.range(0, len(splits), 1, len(splits))
     rows = numbers.mapInArrow(_copy_to_all_task(list(splits), list(outlets), go_on), ANSWER).collect()
-    told = _answers(rows)
-    return [_of_one_outlet([answer[index] for answer in told]) for index in range(len(outlets))]
+    answers = _answers(rows)
+    return [_of_one_outlet([answer[index] for answer in answers]) for index in range(len(outlets))]
 
 
 def stage_frame(
@@ -110,9 +110,9 @@ def _copy_to_all_task(splits: list[Split], outlets: list[Outlet], go_on: bool) -
                 try:
                     outcomes = tee(splits[number].read(), writers, go_on=go_on)
                 except errors.FlowError as error:
-                    yield _one_text(json.dumps(_told(error)))
+                    yield one_text(json.dumps(told(error)))
                 else:
-                    yield _one_text(json.dumps([_told(outcome) for outcome in outcomes]))
+                    yield one_text(json.dumps([told(outcome) for outcome in outcomes]))
 
     return task
 
@@ -149,13 +149,13 @@ def _answer(
     read: Callable[[], Iterable[pa.RecordBatch]], staging: Staging, table: TableSpec, progress: str
 ) -> pa.RecordBatch:
     try:
-        told = _told(Outlet(staging, table, progress).write(read()))
+        answer = told(Outlet(staging, table, progress).write(read()))
     except errors.FlowError as error:
-        told = _told(error)
-    return _one_text(json.dumps(told))
+        answer = told(error)
+    return one_text(json.dumps(answer))
 
 
-def _told(outcome: StagedPart | BaseException) -> dict[str, Any]:
+def told(outcome: StagedPart | BaseException) -> dict[str, Any]:
     if isinstance(outcome, StagedPart):
         return {"part": outcome.part, "rows": outcome.rows, "bytes": outcome.bytes}
     if isinstance(outcome, Stopped):
@@ -167,7 +167,7 @@ def _told(outcome: StagedPart | BaseException) -> dict[str, Any]:
     return {"error": "LoadError", "what": what, "state": None, "next_step": None}
 
 
-def _one_text(text: str) -> pa.RecordBatch:
+def one_text(text: str) -> pa.RecordBatch:
     """One row of one column, from its bytes: ``pa.array`` would first import pandas, for seconds."""
     import pyarrow as pa
 
@@ -181,12 +181,19 @@ def _parts(rows: Sequence[Any]) -> tuple[StagedPart, ...]:
     return tuple(StagedPart(**answer) for answer in _answers(rows))
 
 
+def raise_told(answer: str) -> None:
+    """Raise the error that a task has answered with, if it has."""
+    told_of = json.loads(answer)
+    if "error" in told_of:
+        raise error_of(told_of)
+
+
 def _answers(rows: Sequence[Any]) -> list[Any]:
     """What the tasks answered, one part or a list for several targets; an error of a whole task is raised."""
     answers = [json.loads(row["answer"]) for row in rows]
     for answer in answers:
         if "error" in answer:
-            raise _error(answer)
+            raise error_of(answer)
     return answers
 
 
@@ -195,13 +202,13 @@ def _of_one_outlet(
 ) -> tuple[StagedPart, ...] | errors.FlowError | None:
     failed = next((answer for answer in answers if "error" in answer), None)
     if failed is not None:
-        return _error(failed)
+        return error_of(failed)
     if any("stopped" in answer for answer in answers):
         return None
     return tuple(StagedPart(**answer) for answer in answers)
 
 
-def _error(answer: dict[str, Any]) -> errors.FlowError:
+def error_of(answer: dict[str, Any]) -> errors.FlowError:
     kind = getattr(errors, answer["error"], errors.LoadError)
     found: errors.FlowError = kind(answer["what"], state=answer["state"], next_step=answer["next_step"])
     return found

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ematix_flow.spec.connections import Connection
     from ematix_flow.spec.location import SourceLocation
     from ematix_flow.spec.pipelines import PipelineSpec, TransformSpec, WorkflowSpec
+    from ematix_flow.spec.streams import StreamSpec
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,14 @@ class DeclaredPipeline:
 
 
 @dataclass(frozen=True)
+class DeclaredStream:
+    """A streaming pipeline's spec and the object behind it."""
+
+    spec: StreamSpec
+    handle: Any
+
+
+@dataclass(frozen=True)
 class DeclaredTransform:
     spec: TransformSpec
     function: Callable[..., Any]
@@ -54,6 +63,7 @@ class Registry:
     pipelines: dict[str, DeclaredPipeline] = field(default_factory=dict)
     transforms: dict[str, DeclaredTransform] = field(default_factory=dict)
     workflows: dict[str, WorkflowSpec] = field(default_factory=dict)
+    streams: dict[str, DeclaredStream] = field(default_factory=dict)
 
     def add_connection(self, connection: Connection, where: SourceLocation | None) -> None:
         """Register or replace: a later declaration of one name wins, as in a Python namespace."""
@@ -84,6 +94,22 @@ class Registry:
         before = self.transforms.get(spec.name)
         self._refuse_duplicate("transform", spec.name, before.spec.where if before else None, spec.where)
         self.transforms[spec.name] = declared
+
+    def add_stream(self, declared: DeclaredStream) -> None:
+        spec = declared.spec
+        before = self.streams.get(spec.name)
+        self._refuse_duplicate(
+            "streaming pipeline", spec.name, before.spec.where if before else None, spec.where
+        )
+        self.streams[spec.name] = declared
+
+    def stream(self, name: str) -> DeclaredStream:
+        if name not in self.streams:
+            raise UnknownName(
+                f"no streaming pipeline is named {name!r}.{did_you_mean(name, self.streams)}",
+                next_step="flow consume-list --module <module>  shows what the module declares",
+            )
+        return self.streams[name]
 
     def add_workflow(self, spec: WorkflowSpec) -> None:
         before = self.workflows.get(spec.name)

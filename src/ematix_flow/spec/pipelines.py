@@ -26,11 +26,11 @@ def connection_label(reference: ConnectionRef) -> str:
     return reference if isinstance(reference, str) else reference.name
 
 
-def _reference_to_json(reference: ConnectionRef | None) -> Any:
+def reference_to_json(reference: ConnectionRef | None) -> Any:
     return reference.to_json() if isinstance(reference, Connection) else reference
 
 
-def _reference_from_json(value: Any) -> Any:
+def reference_from_json(value: Any) -> Any:
     return connection_from_json(value) if isinstance(value, dict) else value
 
 
@@ -148,7 +148,7 @@ class SourceSpec:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "connection": _reference_to_json(self.connection),
+            "connection": reference_to_json(self.connection),
             "table": self.table,
             "column_map": [list(pair) for pair in self.column_map],
             "watermark_column": self.watermark_column,
@@ -159,7 +159,7 @@ class SourceSpec:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> SourceSpec:
         return cls(
-            connection=_reference_from_json(value["connection"]),
+            connection=reference_from_json(value["connection"]),
             table=value["table"],
             column_map=tuple((pair[0], pair[1]) for pair in value["column_map"]),
             watermark_column=value["watermark_column"],
@@ -195,7 +195,7 @@ class TargetSpec:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "connection": _reference_to_json(self.connection),
+            "connection": reference_to_json(self.connection),
             "table": self.table.to_json() if self.table else None,
             "mode": self.mode,
             "prefix": self.prefix,
@@ -219,7 +219,7 @@ class TargetSpec:
         return cls(
             **{
                 **value,
-                "connection": _reference_from_json(value["connection"]),
+                "connection": reference_from_json(value["connection"]),
                 "table": TableSpec.from_json(value["table"]) if value["table"] else None,
                 "keys": tuple(value["keys"]),
                 "update_columns": optional(value["update_columns"]),
@@ -324,13 +324,13 @@ class TransformSpec:
             "name": self.name,
             "function": self.function,
             "arguments": self.arguments,
-            "target_connection": _reference_to_json(self.target_connection),
+            "target_connection": reference_to_json(self.target_connection),
             "schedule": self.schedule,
         }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> TransformSpec:
-        return cls(**{**value, "target_connection": _reference_from_json(value["target_connection"])})
+        return cls(**{**value, "target_connection": reference_from_json(value["target_connection"])})
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,7 @@ class TableSpec:
     doc: str | None = None
     where: SourceLocation | None = field(default=None, compare=False)
     keeps: Keeps = "rows"  # set by the planner from the mode of the load
+    stamped: bool = True  # False: a table of others, which is loaded as it is, without load columns
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -152,7 +153,8 @@ class TableSpec:
             ]
         elif self.keeps == "soft_deletes":
             extra = [ColumnSpec(DELETED_AT, moment, nullable=True)]
-        extra += [ColumnSpec(LOADED_AT, moment), ColumnSpec(BATCH_ID, DataType("uuid"))]
+        if self.stamped or self.keeps_versions:
+            extra += [ColumnSpec(LOADED_AT, moment), ColumnSpec(BATCH_ID, DataType("uuid"))]
         added = tuple(c for c in extra if c.name not in self.column_names)
         if not self.keeps_versions:
             return replace(self, columns=self.columns + added)
@@ -199,6 +201,7 @@ class TableSpec:
             "natural_keys": [list(k) for k in self.natural_keys],
             "doc": self.doc,
             "keeps": self.keeps,
+            "stamped": self.stamped,
         }
 
     @classmethod
@@ -212,6 +215,7 @@ class TableSpec:
             natural_keys=tuple(tuple(k) for k in value["natural_keys"]),
             doc=value["doc"],
             keeps=value.get("keeps", "rows"),
+            stamped=value.get("stamped", True),
         )
 
 

@@ -7,13 +7,10 @@ makes. Transactions are one statement long, so that many processes share a log.
 from __future__ import annotations
 
 import datetime as dt
-import sqlite3
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -33,8 +30,8 @@ from ematix_flow.state.records import (
 from ematix_flow.state.root import private_directory
 from ematix_flow.state.runlog import URL_VARIABLE, RunLog, RunLogLocation, no_such_run, warn_once
 from ematix_flow.state.runlog_tables import is_current, migrate, runs, stored_version
+from ematix_flow.state.sqlite_file import BUSY_SECONDS, begin, sqlite_engine, take_over_transactions
 
-BUSY_SECONDS = 15.0
 MOST_RUNNING = 100
 
 _FIELDS = tuple(field.name for field in fields(RunRecord))
@@ -206,7 +203,7 @@ def open_store(location: RunLogLocation) -> SqlRunLog:
                 engine = _in_memory[location.name] = _memory_engine()
             return SqlRunLog(engine, str(location))
     private_directory(location.path.parent)
-    return SqlRunLog(_sqlite_engine(location.path), str(location))
+    return SqlRunLog(sqlite_engine(location.path), str(location))
 
 
 def _memory_engine() -> sa.Engine:
@@ -220,49 +217,9 @@ def _memory_engine() -> sa.Engine:
         connect_args={"check_same_thread": False},
         hide_parameters=True,
     )
-    sa.event.listen(engine, "connect", _take_over_transactions)
-    sa.event.listen(engine, "begin", _begin)
+    sa.event.listen(engine, "connect", take_over_transactions)
+    sa.event.listen(engine, "begin", begin)
     return engine
-
-
-def _sqlite_engine(path: Path) -> sa.Engine:
-    # no pool: nothing stays open between two statements, so a fork or a second log cannot share a handle
-    engine = sa.create_engine(
-        sa.URL.create("sqlite", database=str(path)),
-        poolclass=sa.pool.NullPool,
-        connect_args={"timeout": BUSY_SECONDS},
-        hide_parameters=True,
-    )
-    sa.event.listen(engine, "connect", _take_over_transactions)
-    sa.event.listen(engine, "connect", _use_write_ahead_log)
-    sa.event.listen(engine, "begin", _begin)
-    return engine
-
-
-def _take_over_transactions(connection: sqlite3.Connection, _: object) -> None:
-    # the driver would begin late, and never before DDL
-    connection.isolation_level = None
-
-
-def _begin(connection: sa.Connection) -> None:
-    # a writer takes the write lock at once: a lock that is upgraded later fails instead of waiting
-    writes = connection.get_execution_options().get("writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-def _use_write_ahead_log(connection: sqlite3.Connection, _: object) -> None:
-    # readers then never wait for a writer; full sync makes a commit outlive the machine's power
-    connection.execute("PRAGMA synchronous=FULL")
-    deadline = time.monotonic() + BUSY_SECONDS
-    while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as error:
-            # two processes that create one log at once: SQLite fails one of them without waiting
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
 
 
 def _cause(error: SQLAlchemyError) -> str:

@@ -6,35 +6,15 @@ Free of any particular database. A change of the tables here goes with a new upg
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.state.records import aware_utc, utc_now
+from ematix_flow.state.records import utc_now
+from ematix_flow.state.sql_types import UtcMoment
 
 Upgrade = Callable[[sa.Connection], None]
-
-
-class UtcMoment(sa.types.TypeDecorator[dt.datetime]):
-    """An aware UTC datetime to the microsecond, also where the database knows no time zones."""
-
-    impl = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
-    cache_ok = True
-
-    def process_bind_param(self, value: dt.datetime | None, dialect: sa.Dialect) -> dt.datetime | None:
-        if value is None:
-            return None
-        moment = aware_utc("a moment", value)
-        return moment if dialect.name == "postgresql" else moment.replace(tzinfo=None)
-
-    def process_result_value(self, value: dt.datetime | None, dialect: sa.Dialect) -> dt.datetime | None:
-        if value is None:
-            return None
-        # the driver gave a naive moment where the database knows no zones; what we stored there was UTC
-        return aware_utc("a moment", value if value.tzinfo else value.replace(tzinfo=dt.timezone.utc))
 
 
 metadata = sa.MetaData()

@@ -23,6 +23,7 @@ from ematix_flow.strategies.sql import (
     equal_keys,
     insert_into,
     insert_rows,
+    stamped,
     stamps,
     subquery,
 )
@@ -84,7 +85,7 @@ def _changed(dialect: Dialect, table: TableSpec, incoming: Incoming, rows: exp.E
 
 def _update(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
     sets: dict[str, exp.Expr] = {n: column(n, "s") for n in incoming.matching.update}
-    sets |= {k: v for k, v in stamps(dialect, incoming).items() if k not in table.column_names}
+    sets |= stamped(dialect, table, incoming)
     if table.keeps == "soft_deletes":
         sets[DELETED_AT] = dialect.literal(None, _MOMENT)
     is_stored = exp.EQ(this=column(_IS_STORED, "s"), expression=dialect.literal(True, _BOOLEAN))
@@ -96,10 +97,9 @@ def _update(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Expr:
 def _insert(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Insert:
     names = list(table.column_names)
     values: list[exp.Expr] = [column(n, "s") for n in names]
-    for name, value in stamps(dialect, incoming).items():
-        if name not in names:
-            names.append(name)
-            values.append(value)
+    for name, value in stamped(dialect, table, incoming).items():
+        names.append(name)
+        values.append(value)
     is_new = exp.EQ(this=column(_IS_STORED, "s"), expression=dialect.literal(False, _BOOLEAN))
     select = exp.select(*values).from_(aliased(incoming.work[CHANGED], "s")).where(is_new)
     return insert_into(dialect.table(table.schema, table.name), names, select)

@@ -190,6 +190,13 @@ def stamps(dialect: Dialect, incoming: Incoming) -> dict[str, exp.Expr]:
     }
 
 
+def stamped(dialect: Dialect, table: TableSpec, incoming: Incoming) -> dict[str, exp.Expr]:
+    """The load columns that this table has beside its declared ones, with their values."""
+    if not table.stamped:
+        return {}
+    return {k: v for k, v in stamps(dialect, incoming).items() if k not in table.column_names}
+
+
 def insert_into(table: exp.Table, columns: Sequence[str], select: exp.Expr) -> exp.Insert:
     into = exp.Schema(this=table.copy(), expressions=[identifier(c) for c in columns])
     return exp.Insert(this=into, expression=select)
@@ -202,10 +209,9 @@ def insert_rows(
     names: Sequence[str] = table.column_names
     values: list[exp.Expr] = [column(n, "s") for n in names]
     columns = list(names)
-    for name, value in stamps(dialect, incoming).items():
-        if name not in names:
-            columns.append(name)
-            values.append(value)
+    for name, value in stamped(dialect, table, incoming).items():
+        columns.append(name)
+        values.append(value)
     select = exp.select(*values).from_(subquery(incoming.select, "s"))
     if condition is not None:
         select = select.where(condition)

@@ -245,7 +245,8 @@ _texts = st.one_of(
         timezones=st.sampled_from([dt.timezone.utc, dt.timezone(dt.timedelta(hours=-3, minutes=-30))])
     ).map(dt.datetime.isoformat),
     st.from_regex(
-        r"[0-9]{4}-[01][0-9]-[0-3][0-9]([T ][0-2][0-9]:[0-5][0-9]:[0-6][0-9](\.[0-9]{1,10})?(Z|[+-][0-2][0-9]:?[0-9]{2})?)?",
+        r"[0-9]{4}-[01][0-9]-[0-3][0-9]"
+        r"([T ][0-2][0-9]:[0-5][0-9]:[0-6][0-9](\.[0-9]{1,10})?(Z|[+-][0-2][0-9]:?[0-9]{2})?)?",
         fullmatch=True,
     ),
     st.dates().map(dt.date.isoformat),

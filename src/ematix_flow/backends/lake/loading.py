@@ -236,14 +236,15 @@ class LakeLoad:
 
     def _entry(self, computed: Computed) -> LedgerEntry:
         load, applied = self._load, computed.applied
-        low, high = load.range.low if load.range else None, applied.watermark
+        high = applied.watermark
+        began, ended = load.source_bounds(high)
         return LedgerEntry(
             pipeline=load.pipeline,
             target=load.target,
             batch_key=computed.key,
             run_id=str(load.run_id),
-            source_from=low.encode() if low else None,
-            source_to=high.encode() if high else None,
+            source_from=began,
+            source_to=ended,
             rows_in=applied.rows_in,
             rows_inserted=applied.rows_inserted,
             rows_updated=applied.rows_updated,

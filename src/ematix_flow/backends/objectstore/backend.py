@@ -9,6 +9,7 @@ from ematix_flow.backends.base import Backend, SparkSource, Target
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.backends.objectstore.filelayout import FILE_BYTES
 from ematix_flow.backends.objectstore.places import absolute_root
+from ematix_flow.backends.streams import StreamSource
 from ematix_flow.errors import CannotConnect
 from ematix_flow.spec.connections import Connection, ObjectStoreLocalConnection
 
@@ -67,3 +68,9 @@ class LocalFilesBackend(Backend):
         from ematix_flow.backends.objectstore.target import LocalFilesTarget
 
         return LocalFilesTarget(self.root, self.format)
+
+    def stream_source(self) -> StreamSource:
+        from ematix_flow.backends.objectstore.filestream import FilesStream
+        from ematix_flow.backends.objectstore.trees import LocalTree
+
+        return FilesStream(LocalTree(self.root), self.format, written_in_place=True, poll_seconds=1.0)

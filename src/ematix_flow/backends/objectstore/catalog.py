@@ -125,19 +125,19 @@ class FilesCatalog:
         extended = [entry for entry in named if format_from_path(entry.name) == self._format]
         if named and not exact and not extended:
             there, example = str(format_from_path(named[0].name)), f" ({named[0].name})"
-            raise self._of_other_format(self._tree.shown(parent), there, example)
+            raise self.of_other_format(self._tree.shown(parent), there, example)
         return [((*parent, entry.name), entry.is_folder) for entry in (*exact, *extended)]
 
     def _of_file(self, name: str, file: SourceFile, folder: str) -> ReadableTable:
         if format_from_path(file.name) not in (None, self._format):
-            raise self._of_other_format(folder, str(format_from_path(file.name)), f" ({file.name})")
+            raise self.of_other_format(folder, str(format_from_path(file.name)), f" ({file.name})")
         return ReadableTable(name, folder, (file,), whole_folder=False)
 
     def _of_folder(self, name: str, parts: Parts) -> ReadableTable:
         folder, ours = self._tree.shown(parts), self._tree.managed(parts)
         if ours is not None:
             if ours.state.layout.format != self._format:
-                raise self._of_other_format(folder, ours.state.layout.format, "")
+                raise self.of_other_format(folder, ours.state.layout.format, "")
             return ReadableTable(
                 name,
                 ours.folder,
@@ -146,21 +146,21 @@ class FilesCatalog:
                 whole_folder=ours.exact,
                 others_come=not ours.exact,
             )
-        self._require_no_lake(folder, parts)
-        found = self._tree.look_into(parts, self._belongs)
-        self._require_format(folder, found.files)
+        self.require_no_lake(folder, parts)
+        found = self._tree.look_into(parts, self.belongs)
+        self.require_format(folder, found.files)
         if not found.files:
             raise self._no_table(name, folder, found.others)
         whole = not found.others
         return ReadableTable(name, self._tree.uri(parts), found.files, None, whole, found.nested)
 
-    def _belongs(self, name: str) -> bool:
+    def belongs(self, name: str) -> bool:
         """Whether a folder is a part of the table above it: by its date, or as ``part.parquet/``."""
         return is_dated(name) or format_from_path(name) == self._format
 
     # -------------------------------------------------------------- what is not there
 
-    def _require_no_lake(self, folder: str, parts: Parts) -> None:
+    def require_no_lake(self, folder: str, parts: Parts) -> None:
         """The files of a lake table are not its rows: those of earlier versions lie among them."""
         folders = {entry.name for entry in self._tree.entries(parts) if entry.is_folder}
         if DELTA_LOG in folders:
@@ -176,11 +176,11 @@ class FilesCatalog:
                     next_step="read it through an iceberg connection",
                 )
 
-    def _require_format(self, folder: str, files: Sequence[SourceFile]) -> None:
+    def require_format(self, folder: str, files: Sequence[SourceFile]) -> None:
         for file in files:
             there = format_from_path(file.name)
             if there not in (None, self._format):
-                raise self._of_other_format(folder, str(there), f" ({file.name})")
+                raise self.of_other_format(folder, str(there), f" ({file.name})")
 
     def _no_table(self, name: str, folder: str, others: Sequence[str]) -> SourceFailed:
         if not others:
@@ -189,7 +189,7 @@ class FilesCatalog:
         inside = ", ".join(f"{name}.{other}" for other in others[:_SHOWN])
         return SourceFailed(f"{name!r} is no table but a folder", next_step=f"tables in it: {inside}")
 
-    def _of_other_format(self, folder: str, there: str, example: str) -> SourceFailed:
+    def of_other_format(self, folder: str, there: str, example: str) -> SourceFailed:
         return SourceFailed(
             f"the folder {folder} holds {there} files{example}, "
             f"and the connection's format is {self._format}",
@@ -228,7 +228,7 @@ class FilesCatalog:
 
     def _holds_rows(self, entry: Entry) -> bool:
         """Whether an entry makes the folder in which it lies a table."""
-        return not entry.is_folder or "=" in entry.name or self._belongs(entry.name)
+        return not entry.is_folder or "=" in entry.name or self.belongs(entry.name)
 
 
 def _named(entries: Sequence[Entry], name: str) -> list[Entry]:

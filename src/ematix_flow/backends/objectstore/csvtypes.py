@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.query_tables import quoted
+from ematix_flow.spec.types import DataType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -133,6 +134,43 @@ def _number(whole: int, fewest_places: int, places: int) -> str:
     if fewest_places != places and whole + places <= _EXACT_DIGITS:
         return "DOUBLE"
     return exact
+
+
+# ------------------------------------------------------------------ types that are given
+
+_WHOLE = f"^-?(0|[1-9][0-9]*){_END}"
+_ANY_FLOAT = f"^-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][+-]?[0-9]+)?{_END}"
+_NOT_FINITE = f"^NaN{_END}|^-?Infinity{_END}"
+_MOMENTS = {
+    "date": _DATE,
+    "timestamp": f"{_TIME}{_END}|{_DATE}",
+    "timestamp_tz": f"{_TIME}({_ZONE}|{_END})|{_DATE}",
+}
+_LARGEST_OF = {"float": 3.4028234663852886e38, "double": _LARGEST}
+
+
+def cell_as(cell: str, wanted: DataType, spark_type: str) -> str:
+    """SQL of a cell, which is text, as a type that is given; null when it is not written as one.
+
+    The forms are those by which types are found, so that nothing is lost: 007 is no number, and a time
+    with a zone is none without.
+    """
+    kind, value = wanted.kind, f"try_cast({cell} AS {spark_type})"
+    if kind in _MOMENTS:
+        return f"CASE WHEN {cell} RLIKE '{_MOMENTS[kind]}' THEN {value} END"
+    if kind in ("small_int", "integer", "big_int"):
+        return f"CASE WHEN {cell} RLIKE '{_WHOLE}' THEN {value} END"
+    if kind == "numeric":
+        places = f"[.](?=[0-9])[0-9]{{0,{wanted.scale}}}0*"
+        return f"CASE WHEN {cell} RLIKE '^-?(0|[1-9][0-9]*)({places})?{_END}' THEN {value} END"
+    if kind in _LARGEST_OF:
+        finite = f"{cell} RLIKE '{_ANY_FLOAT}' AND abs({value}) <= {_LARGEST_OF[kind]!r}D"
+        return f"CASE WHEN {cell} RLIKE '{_NOT_FINITE}' OR ({finite}) THEN {value} END"
+    if kind == "boolean":
+        return f"CASE WHEN lower({cell}) IN ('true', 'false') THEN {value} END"
+    if kind == "bytes":
+        return f"try_to_binary({cell}, 'base64')"
+    return cell
 
 
 # ------------------------------------------------------------------ values that are at hand

@@ -151,14 +151,14 @@ class FilesLoad:
 
     def _state(self, base: Version, change: _Change) -> TableState:
         load, applied = self._load, change.applied
-        low = load.range.low if load.range else None
+        began, ended = load.source_bounds(self._high)
         entry = LedgerEntry(
             pipeline=load.pipeline,
             target=load.target,
             batch_key=batch_key(load, self._high),
             run_id=str(load.run_id),
-            source_from=low.encode() if low else None,
-            source_to=self._high.encode() if self._high else None,
+            source_from=began,
+            source_to=ended,
             rows_in=applied.rows_in,
             rows_inserted=applied.rows_inserted,
             rows_updated=0,

@@ -9,6 +9,7 @@ from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.backends.objectstore.filelayout import FILE_BYTES
 from ematix_flow.backends.stores.s3 import S3Store
 from ematix_flow.backends.stores.s3a import JAR_GROUPS, s3a_conf
+from ematix_flow.backends.streams import StreamSource
 from ematix_flow.spec.connections import Connection, ObjectStoreS3Connection
 
 
@@ -56,3 +57,10 @@ class S3FilesBackend(Backend):
         from ematix_flow.backends.objectstore.target import FilesTarget
 
         return FilesTarget(S3Root(self.store), self.format)
+
+    def stream_source(self) -> StreamSource:
+        from ematix_flow.backends.objectstore.filestream import FilesStream
+        from ematix_flow.backends.objectstore.s3tree import S3Tree
+
+        # each listing is a request for every thousand files, and is paid for
+        return FilesStream(S3Tree(self.store), self.format, written_in_place=False, poll_seconds=5.0)

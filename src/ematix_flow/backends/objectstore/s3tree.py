@@ -6,6 +6,7 @@ of its newest manifest are read, so that a load in progress is never seen.
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,14 +14,15 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from ematix_flow.backends.objectstore.places import is_hidden
-from ematix_flow.backends.objectstore.s3home import S3Home
-from ematix_flow.backends.objectstore.sourcefiles import Found, SourceFile
+from ematix_flow.backends.objectstore.s3home import S3Home, S3Version
+from ematix_flow.backends.objectstore.sourcefiles import Found, Listed, SourceFile
 from ematix_flow.backends.objectstore.trees import Entry, Managed, Parts, Tree
 from ematix_flow.backends.stores.folders import literal_path
 from ematix_flow.backends.stores.s3 import S3Object, S3Store
 from ematix_flow.errors import SourceFailed, TargetFailed
 
 _LOOKS = 5
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True)
@@ -95,14 +97,21 @@ class S3Tree(Tree):
             nested = nested or any("=" not in folder for folder in folders)
         return Found(tuple(sorted(files, key=lambda file: file.name)), tuple(sorted(others)), nested)
 
+    def each_file(self, parts: Parts, belongs: Callable[[str], bool]) -> Iterator[Listed]:
+        # before the listing: what a load brings meanwhile is none of this version
+        _, version = self._current(S3Home(self._store, parts))
+        ours = None if version is None else frozenset(version.state.files)
+        with _reading():
+            for found in self._store.each_below("/".join(parts)):
+                is_row = found.path in ours if ours is not None else _is_row(found.path, belongs)
+                if is_row:
+                    modified = (found.modified - _EPOCH) // dt.timedelta(microseconds=1) * 1_000
+                    yield Listed(found.path, found.size, found.etag.strip('"'), modified)
+
     def managed(self, parts: Parts) -> Managed | None:
         home, seen = S3Home(self._store, parts), 0
         for _ in range(_LOOKS):
-            with _reading():
-                version = home.current()
-                if version is None:
-                    home = home.elsewhere() or home
-                    version = home.current()
+            home, version = self._current(home)
             if version is None:
                 return None
             there = {found.path: found for found in self._below(parts)}
@@ -126,6 +135,15 @@ class S3Tree(Tree):
             next_step="run it again when fewer loads run into this table",
         )
 
+    def _current(self, home: S3Home) -> tuple[S3Home, S3Version | None]:
+        """The version of a table, and the home in which it is: it may be that below another root."""
+        with _reading():
+            version = home.current()
+            if version is None:
+                home = home.elsewhere() or home
+                version = home.current()
+        return home, version
+
     def _below(self, parts: Parts) -> list[S3Object]:
         with _reading():
             return self._store.objects_below("/".join(parts))
@@ -134,6 +152,14 @@ class S3Tree(Tree):
         version = int(hashlib.sha256(found.etag.encode()).hexdigest()[:15], 16)
         shown = self._store.uri(path)
         return S3SourceFile(name or path.rpartition("/")[2], shown, found.size, version, self._store, path)
+
+
+def _is_row(path: str, belongs: Callable[[str], bool]) -> bool:
+    """Whether an object below a folder is a file of the table that the folder is."""
+    *folders, name = path.split("/")
+    return not is_hidden(name) and all(
+        not is_hidden(folder) and ("=" in folder or belongs(folder)) for folder in folders
+    )
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, ClassVar
@@ -74,6 +74,16 @@ def cannot_look(path: Path | str, error: OSError) -> SourceFailed:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file as a listing tells of it; ``name`` is its path below the folder that was listed."""
+
+    name: str
+    size: int
+    version: str
+    modified: int  # nanoseconds since 1970
+
+
 @dataclass(frozen=True)
 class Found:
     """What lies in a folder: the files of the table that it is, and folders that are none of it."""
@@ -103,12 +113,44 @@ def look_into(folder: Path, belongs: Callable[[str], bool]) -> Found:
     return Found(tuple(sorted(files, key=lambda file: file.name)), tuple(sorted(others)), nested)
 
 
+def each_file(folder: Path, belongs: Callable[[str], bool]) -> Iterator[Listed]:
+    """The same files, one by one in no order. What is removed meanwhile is passed over."""
+    waiting: list[tuple[Path, str, frozenset[tuple[int, int]]]] = [(folder, "", frozenset())]
+    while waiting:
+        path, above, over = waiting.pop()
+        try:
+            facts = path.stat()
+            entries = _scanned(path)
+        except OSError as error:
+            if above and isinstance(error, FileNotFoundError):
+                continue
+            raise cannot_look(path, error) from error
+        here = (facts.st_dev, facts.st_ino)
+        if here in over:  # a link that leads round in a circle
+            continue
+        for entry in entries:
+            if entry.is_dir():
+                if "=" in entry.name or belongs(entry.name):
+                    waiting.append((Path(entry.path), f"{above}{entry.name}/", over | {here}))
+            elif entry.is_file():
+                try:
+                    facts = entry.stat()
+                except FileNotFoundError:
+                    continue
+                version = f"{facts.st_size}-{facts.st_mtime_ns}"
+                yield Listed(above + entry.name, facts.st_size, version, facts.st_mtime_ns)
+
+
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as entries:
-            return [entry for entry in entries if not is_hidden(entry.name)]
+        return _scanned(folder)
     except OSError as error:
         raise cannot_look(folder, error) from error
+
+
+def _scanned(folder: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return [entry for entry in entries if not is_hidden(entry.name)]
 
 
 def is_dated(name: str) -> bool:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ematix_flow.backends.objectstore.places import Place
-from ematix_flow.backends.objectstore.sourcefiles import Found, SourceFile, local_file, look_into
+from ematix_flow.backends.objectstore.sourcefiles import (
+    Found,
+    Listed,
+    SourceFile,
+    each_file,
+    local_file,
+    look_into,
+)
 from ematix_flow.backends.objectstore.tablestate import TableState
 from ematix_flow.backends.objectstore.versions import current_version
 from ematix_flow.errors import SourceFailed
@@ -67,6 +74,11 @@ class Tree(ABC):
         """The files of a folder, of its partitions (``column=value``), and of folders that ``belongs``."""
 
     @abstractmethod
+    def each_file(self, parts: Parts, belongs: Callable[[str], bool]) -> Iterator[Listed]:
+        """The same files, one by one in no order, however many they are; of a table of ours, those of its
+        current version."""
+
+    @abstractmethod
     def managed(self, parts: Parts) -> Managed | None:
         """The table of ours that a folder is; None when it is none."""
 
@@ -106,6 +118,9 @@ class LocalTree(Tree):
 
     def look_into(self, parts: Parts, belongs: Callable[[str], bool]) -> Found:
         return look_into(self._path(parts), belongs)
+
+    def each_file(self, parts: Parts, belongs: Callable[[str], bool]) -> Iterator[Listed]:
+        return each_file(self._path(parts), belongs)  # the folder of a table of ours is a link to its version
 
     def managed(self, parts: Parts) -> Managed | None:
         version = current_version(Place(self._root, parts))

@@ -65,10 +65,9 @@ def _check_plain(values: pa.Array) -> None:
     text = values.cast("string")  # raises when it is not UTF-8
     if not pc.all(pc.starts_with(text, "{")).as_py() or not pc.all(pc.ends_with(text, "}")).as_py():
         raise _GiveUp
-    if pc.any(pc.match_substring(text, "\n")).as_py():
-        raise _GiveUp
-    if pc.any(pc.match_substring_regex(text, _SECOND_VALUE)).as_py():
-        raise _GiveUp
+    for pattern in (_SECOND_VALUE, "\n"):  # as a pattern it is found faster than as a text
+        if pc.any(pc.match_substring_regex(text, pattern)).as_py():
+            raise _GiveUp
     if pc.max(pc.binary_length(values)).as_py() > _DEEP:
         opened = pc.add(pc.count_substring(text, "{"), pc.count_substring(text, "["))
         if pc.max(opened).as_py() > _DEEP:

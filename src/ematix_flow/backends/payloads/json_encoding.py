@@ -21,8 +21,6 @@ from ematix_flow.spec.tables import ColumnSpec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_OPTIONS = orjson.OPT_UTC_Z
-
 
 @dataclass(frozen=True)
 class JsonEncoder:
@@ -38,25 +36,38 @@ class JsonEncoder:
         if not values:
             return pa.array([b"{}"] * rows.num_rows, pa.binary())
         dumps = orjson.dumps
-        written = [
-            dumps(dict(zip(names, row, strict=True)), option=_OPTIONS) for row in zip(*values, strict=True)
-        ]
+        written = [dumps(dict(zip(names, row, strict=True))) for row in zip(*values, strict=True)]
         return pa.array(written, pa.binary())
 
 
 def _values(array: pa.Array, column: ColumnSpec) -> list[Any]:
     """The column's values as orjson writes them."""
+    import pyarrow as pa
+
     kind = column.type.kind
-    values: list[Any] = array.cast(column.type.arrow()).to_pylist()
+    array = array.cast(column.type.arrow())
+    if kind in ("timestamp", "timestamp_tz"):
+        times = _times(array.cast(pa.timestamp("us")), "Z" if kind == "timestamp_tz" else "")
+        return list(times.to_pylist())
+    if kind == "numeric":  # Arrow writes all digits, some with an exponent, which JSON has too
+        return _mapped(array.cast(pa.string()).to_pylist(), orjson.Fragment)
+    values: list[Any] = array.to_pylist()
     if kind in ("float", "double"):
         return _mapped(values, finite_or_word)
-    if kind == "numeric":
-        return _mapped(values, lambda value: orjson.Fragment(format(value, "f")))
     if kind == "bytes":
         return _mapped(values, lambda value: base64.b64encode(value).decode("ascii"))
     if kind in ("json", "jsonb"):
         return [None if v is None else _embedded(v, column, at) for at, v in enumerate(values)]
     return values
+
+
+def _times(array: pa.Array, zone: str) -> pa.Array:
+    """ISO 8601 of times in UTC, a column at a time: one by one it takes ten times as long."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = pc.replace_substring(array.cast(pa.string()), " ", "T")
+    return pc.binary_join_element_wise(pc.replace_substring_regex(text, r"\.0+$", ""), zone, "")
 
 
 def _mapped(values: list[Any], write: Callable[[Any], Any]) -> list[Any]:

@@ -32,11 +32,12 @@ from ematix_flow.spec.tables import ColumnSpec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_BLOCK_BYTES = 16 * 1024 * 1024
+_BLOCK_BYTES = 4 * 1024 * 1024
 _SMALL_ROWS = 1_000
 # numbers that a double cannot tell from their neighbours, or not at all
 _LONG_NUMBER = re.compile(rb"[0-9.]{16}|[0-9][eE][+-]?[0-9]{3}")
-_EXACT = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=Number)
+_EXACT = json.JSONDecoder(parse_float=Number, parse_constant=Number)
+_AS_WRITTEN = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=Number)
 
 
 class NoObject(Exception):
@@ -110,31 +111,35 @@ class JsonDecoder:
 
 def _fields(value: bytes, texts: Sequence[str]) -> dict[str, Any]:
     """The object's fields; a number is an int, a double that lost no digit, or a Number."""
-    if not _LONG_NUMBER.search(value):
+    payload: Any
+    if _LONG_NUMBER.search(value):
+        payload = exact_fields(value, _EXACT)
+    else:
         try:
             payload = orjson.loads(value)
         except ValueError:
-            return exact_fields(value)  # it takes some more, and says what is wrong
+            payload = exact_fields(value, _EXACT)  # it takes some more, and says what is wrong
         if not isinstance(payload, dict):
             _refuse(payload)
-        for name in texts:
-            field = payload.get(name)
-            if type(field) is float or field == 0:  # a text column gets 1.50 as it stands
-                return exact_fields(value)
-        return payload
-    return exact_fields(value)
+    for name in texts:
+        field = payload.get(name)
+        if type(field) is float or field == 0:  # a text column gets 1.50 and -0 as they stand
+            return exact_fields(value)
+    return payload  # type: ignore[no-any-return]
 
 
-def exact_fields(value: bytes) -> dict[str, Any]:
-    """The object's fields, every number a `Number`; raises NoObject."""
+def exact_fields(value: bytes, decoder: json.JSONDecoder = _AS_WRITTEN) -> dict[str, Any]:
+    """The object's fields, every number a `Number` unless the decoder makes it an int; raises NoObject."""
     try:
-        payload = _EXACT.decode(value.decode("utf-8-sig"))
+        payload = decoder.decode(value.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise NoObject(f"the payload is no valid UTF-8 (byte {error.start})") from None
     except json.JSONDecodeError as error:
         raise NoObject(f"the payload is no valid JSON: {error.msg} at character {error.pos}") from None
     except RecursionError:
         raise NoObject("the payload is nested too deeply") from None
+    except ValueError:  # an int of more digits than Python makes one of
+        return exact_fields(value)
     if not isinstance(payload, dict):
         _refuse(payload)
     return payload

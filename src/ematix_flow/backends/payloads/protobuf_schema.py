@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import importlib
 import re
 import subprocess
 import sys
@@ -85,7 +86,7 @@ class File:
 
     def top(self) -> list[Any]:
         """The messages of the first level, in the order of the file."""
-        return sorted(self.descriptor.message_types_by_name.values(), key=lambda message: message.index)
+        return list(self.descriptor.message_types_by_name.values())
 
     def by_path(self, path: Sequence[int]) -> Any | None:
         """The message that Confluent's indexes lead to."""
@@ -94,7 +95,7 @@ class File:
             if not 0 <= index < len(among):
                 return None
             found = among[index]
-            among = sorted(found.nested_types, key=lambda message: message.index)
+            among = list(found.nested_types)
         return found
 
     def chosen(self, name: str) -> Any:
@@ -113,11 +114,10 @@ class File:
 
 def path_to(message: Any) -> tuple[int, ...]:
     """Confluent's indexes of a message."""
-    path = []
-    while message is not None:
-        path.append(message.index)
-        message = message.containing_type
-    return tuple(reversed(path))
+    outer = message.containing_type
+    among = outer.nested_types if outer is not None else message.file.message_types_by_name.values()
+    index = [each.full_name for each in among].index(message.full_name)
+    return (*(path_to(outer) if outer is not None else ()), index)
 
 
 def message_class(message: Any) -> Any:
@@ -141,9 +141,11 @@ def loaded(serialized: bytes) -> File:
 
 
 def _compile(schema: Schema) -> File:
-    ready = _as_descriptor(schema.text)
+    ready = _serialized(schema.text)
     if ready is not None:
-        return ready
+        imported: dict[str, Any] = {}
+        _import(ready, schema, imported)
+        return _load(_as_set([*imported.values(), ready]))
     import grpc_tools
 
     with tempfile.TemporaryDirectory(prefix="ematix-flow-proto-") as made:
@@ -182,18 +184,62 @@ def _write(folder: Path, name: str, schema: Schema) -> None:
         _write(folder, reference.name, reference.schema)
 
 
-def _as_descriptor(text: str) -> File | None:
-    """The file when the registry gave it serialized, in base64, as some do."""
+def _serialized(text: str) -> Any | None:
+    """The file when it was registered serialized, in base64, as Confluent's Python library does it."""
     from google.protobuf import descriptor_pb2
     from google.protobuf.message import DecodeError
 
-    if "{" in text or "message" in text:
+    if "{" in text or ";" in text:
         return None
     try:
         file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError, DecodeError):
         return None
-    return _load(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()) if file.name else None
+    return file if file.name else None
+
+
+def _import(file: Any, schema: Schema, imported: dict[str, Any]) -> None:
+    """Put all that a serialized file imports, each before who needs it, into ``imported``."""
+    from google.protobuf import descriptor_pb2
+
+    references = {reference.name: reference.schema for reference in schema.references}
+    for name in file.dependency:
+        if name in imported:
+            continue
+        if name in references:
+            *others, found = descriptor_pb2.FileDescriptorSet.FromString(
+                compiled(references[name]).serialized
+            ).file
+            for other in others:
+                imported.setdefault(other.name, other)
+            found.name = name
+        else:
+            found = _well_known(name, schema)
+            _import(found, schema, imported)
+        imported[name] = found
+
+
+def _well_known(name: str, schema: Schema) -> Any:
+    from google.protobuf import descriptor_pb2
+
+    known = re.fullmatch(r"google/protobuf/([a-z_]+)\.proto", name)
+    try:
+        if known is None:
+            raise ImportError
+        module = importlib.import_module(f"google.protobuf.{known[1]}_pb2")
+    except ImportError:
+        raise UnusableSchema(
+            f"schema id {schema.id} imports {name!r}, which the registry does not have"
+        ) from None
+    file = descriptor_pb2.FileDescriptorProto()
+    module.DESCRIPTOR.CopyToProto(file)
+    return file
+
+
+def _as_set(files: Sequence[Any]) -> bytes:
+    from google.protobuf import descriptor_pb2
+
+    return bytes(descriptor_pb2.FileDescriptorSet(file=files).SerializeToString())
 
 
 def _load(serialized: bytes) -> File:

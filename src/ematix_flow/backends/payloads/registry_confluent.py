@@ -15,7 +15,7 @@ from ematix_flow.spec.redaction import remember_secret
 
 _SHOWN = 500
 _DEEPEST = 32  # levels of references
-_MISSING = (40401, 40402, 40403)  # no such subject, version, schema
+_MISSING = (40400, 40401, 40402, 40403)  # no such thing, subject, version, schema
 _INCOMPATIBLE, _INVALID = 409, 422
 
 Answer = TypeVar("Answer")

@@ -100,10 +100,11 @@ def _exact(column: ColumnSpec, value: Any) -> Decimal:
         return value
     if isinstance(value, bool) or not isinstance(value, _SCALARS):
         raise _no(column, value)
-    text = repr(value) if isinstance(value, float) else str(value)
+    kind = type(value)
+    text = repr(value) if kind is float else str(value)
     if len(text) > _LONGEST_NUMBER:
         raise Unfit(f"field {column.name!r} is a number of {len(text)} digits, too long for {column.type}")
-    if not _NUMBER.fullmatch(text):
+    if kind is not int and not _NUMBER.fullmatch(text):
         raise _no(column, value)
     try:
         return Decimal(text)
@@ -139,8 +140,14 @@ def _float(column: ColumnSpec) -> Convert:
     single = column.type.kind == "float"
 
     def convert(value: Any) -> float:
-        if type(value) is float:
+        kind = type(value)
+        number: float
+        if kind is float:
             number = value
+        elif kind is Number and len(value) < 40 and value[-1] not in "yN":
+            number = float(value)
+            if math.isinf(number):
+                raise _out_of_range(column, value)
         elif isinstance(value, str) and value in _FLOAT_WORDS:
             return _FLOAT_WORDS[value]
         elif isinstance(value, Decimal) and not value.is_finite():

@@ -17,12 +17,21 @@ _KEEPALIVE = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp
 @contextmanager
 def control(address: Address, **extra: str) -> Iterator[psycopg.Connection[Any]]:
     """A connection without transaction of its own; closed at the end, which rolls back what is open."""
+    with closing(connect(address, **extra)) as connection:
+        yield connection
+
+
+def connect(address: Address, **extra: str) -> psycopg.Connection[Any]:
+    """A connection without transaction of its own, with what every session of ours sets."""
     try:
         connection = psycopg.connect(address.conninfo(**extra), autocommit=True)
     except (psycopg.OperationalError, psycopg.ProgrammingError) as error:
         raise cannot_connect(address, error) from error
-    with closing(connection):
+    try:
         chosen = settings(connection.info.server_version) | _KEEPALIVE
         calls = ", ".join(["set_config(%s, %s, false)"] * len(chosen))
         connection.execute(f"SELECT {calls}", [part for pair in chosen.items() for part in pair])
-        yield connection
+    except BaseException:
+        connection.close()
+        raise
+    return connection

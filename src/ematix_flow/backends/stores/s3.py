@@ -6,6 +6,7 @@ server that ignores conditions is refused before anything relies on them.
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import importlib.util
 import io
@@ -49,11 +50,13 @@ _leases: dict[str, list[tuple[int, Lease]]] = {}  # what this process holds, by 
 
 @dataclass(frozen=True)
 class S3Object:
-    """An object below a folder: its path relative to that folder, its size, and what tells it from others."""
+    """An object below a folder: its path relative to that folder, its size, what tells it from others, and
+    when it came."""
 
     path: str
     size: int
     etag: str
+    modified: dt.datetime
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,7 +108,11 @@ class S3Store(Store):
 
     def objects_below(self, folder: str) -> list[S3Object]:
         """As `files_below`, with what a later read can be held to."""
-        return list(self._listed(folder, ""))
+        return list(self.each_below(folder))
+
+    def each_below(self, folder: str) -> Iterator[S3Object]:
+        """The same, a page at a time."""
+        return self._listed(folder, "")
 
     def object_at(self, path: str) -> S3Object:
         """FileNotFoundError when it is not there. By a listing: a HEAD does not say why it is refused."""
@@ -114,7 +121,7 @@ class S3Store(Store):
             found = self._client.list_objects_v2(**self._bucket(), Prefix=key, MaxKeys=1)
         for entry in found.get("Contents", ()):
             if entry["Key"] == key:  # it comes before all that only begin with it
-                return S3Object(path, entry["Size"], entry["ETag"])
+                return S3Object(path, entry["Size"], entry["ETag"], entry["LastModified"])
         raise FileNotFoundError(self.uri(path))
 
     def above(self) -> tuple[S3Store, str] | None:
@@ -129,7 +136,7 @@ class S3Store(Store):
                 for entry in page.get("Contents", ()):
                     path = entry["Key"][len(prefix) :]
                     if path and not path.endswith("/"):  # a marker that some tools leave for a folder
-                        yield S3Object(path, entry["Size"], entry["ETag"])
+                        yield S3Object(path, entry["Size"], entry["ETag"], entry["LastModified"])
 
     def _prefix(self, folder: str) -> str:
         key = self.key(folder)

@@ -36,7 +36,12 @@ from ematix_flow.spec.connections.lakes import (
     ObjectStoreLocalConnection,
     ObjectStoreS3Connection,
 )
-from ematix_flow.spec.connections.mapping import connection_from_mapping, infer_kind, kind_of_scheme
+from ematix_flow.spec.connections.mapping import (
+    class_of_mapping,
+    connection_from_mapping,
+    infer_kind,
+    kind_of_scheme,
+)
 from ematix_flow.spec.connections.references import Expanded, has_reference
 from ematix_flow.spec.connections.registries import GlueSchemaRegistryConnection, SchemaRegistryConnection
 from ematix_flow.spec.connections.urls import mask_url, split_url
@@ -72,6 +77,7 @@ __all__ = [
     "SQLiteConnection",
     "SchemaRegistryConnection",
     "SnowflakeConnection",
+    "class_of_mapping",
     "connection_from_json",
     "connection_from_mapping",
     "dsn_parts",

@@ -30,16 +30,22 @@ def connection_from_mapping(
             if "url" in values:
                 raise DeclarationError(f"connection {name!r} gives both url and dsn; they are the same")
             values["url"] = values.pop("dsn")
-        given = values.pop("kind", None)
-        if given is None:
-            given = infer_kind(name, values.get("url"))
-            values = _with_plain_path(given, values)
-        kind = _KIND_ALIASES.get(given, given) if isinstance(given, str) else given
-        return kind_class(kind)(**{"name": name, **values})
+        kind = class_of_mapping(name, values)
+        if values.pop("kind", None) is None:
+            values = _with_plain_path(kind.kind, values)
+        return kind(**{"name": name, **values})
     except DeclarationError as error:
         if where is not None:
             error.where = where
         raise
+
+
+def class_of_mapping(name: str, mapping: Mapping[str, Any]) -> type[Connection]:
+    """The class of a table's kind, given or told by its URL. Raises DeclarationError for an unknown one."""
+    given = mapping.get("kind")
+    if given is None:
+        given = infer_kind(name, mapping.get("url", mapping.get("dsn")))
+    return kind_class(_KIND_ALIASES.get(given, given) if isinstance(given, str) else given)
 
 
 def infer_kind(name: str, url: object) -> str:

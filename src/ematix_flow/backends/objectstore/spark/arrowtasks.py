@@ -25,27 +25,37 @@ def arrow_frame(
     format: str,
     columns: Sequence[tuple[str, pa.DataType]],
     partitions: Sequence[str],
+    file_column: str | None = None,
 ) -> DataFrame:
-    """The files' rows, one task a file, in types that a query sees; partitions as text."""
+    """The files' rows, one task a file, in types that a query sees; partitions as text.
+
+    ``file_column`` is what the column with the file's name is called, if there is to be one.
+    """
     fields = [f"{quoted(name)} {ddl(kind)}" for name, kind in columns]
-    fields += [f"{quoted(name)} STRING" for name in partitions]
+    fields += [f"{quoted(name)} STRING" for name in (*partitions, *([file_column] if file_column else ()))]
     named, listed = list(columns), list(files)
     folders = list(partitions)
 
     def task(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from _rows(listed[number], format, named, folders)
+                yield from _rows(listed[number], format, named, folders, file_column)
 
     return spark.range(0, len(listed), 1, len(listed)).mapInArrow(task, ", ".join(fields))
 
 
 def _rows(
-    file: SourceFile, format: str, columns: Sequence[tuple[str, pa.DataType]], partitions: Sequence[str]
+    file: SourceFile,
+    format: str,
+    columns: Sequence[tuple[str, pa.DataType]],
+    partitions: Sequence[str],
+    file_column: str | None,
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     outside = partition_values(file.name, partitions)
+    if file_column is not None:
+        outside[file_column] = file.shown
     with file.open() as stream:
         for batch in _batches(stream, format):
             there = {name.lower(): number for number, name in enumerate(batch.schema.names)}
@@ -56,10 +66,8 @@ def _rows(
                     arrays.append(pa.nulls(batch.num_rows, _told(wanted)))
                 else:
                     arrays.append(_seen(batch.column(number), _told(wanted), name, file))
-            arrays += [
-                pa.repeat(pa.scalar(outside[name], pa.string()), batch.num_rows) for name in partitions
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, names=[*(name for name, _ in columns), *partitions])
+            arrays += [pa.repeat(pa.scalar(value, pa.string()), batch.num_rows) for value in outside.values()]
+            yield pa.RecordBatch.from_arrays(arrays, names=[*(name for name, _ in columns), *outside])
 
 
 def _batches(stream: object, format: str) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ from ematix_flow.backends.objectstore.catalog import ReadableTable
 from ematix_flow.backends.objectstore.footers import FileColumn, Footer, footers
 from ematix_flow.backends.objectstore.sourcefiles import SourceFile
 from ematix_flow.backends.objectstore.spark.arrowtasks import arrow_frame
-from ematix_flow.backends.objectstore.spark.reading import load, partition_types, union
+from ematix_flow.backends.objectstore.spark.reading import FILE_COLUMN, load, partition_types, union
 from ematix_flow.backends.objectstore.storedtypes import ddl, expression, read_as, reads_itself, seen
 from ematix_flow.backends.objectstore.widertypes import where_they_clash, wider
 from ematix_flow.backends.query_tables import quoted
@@ -36,9 +36,14 @@ class TableColumn:
     type: pa.DataType
 
 
-def columnar_frame(spark: SparkSession, table: ReadableTable, format: str) -> DataFrame:
+def columnar_frame(
+    spark: SparkSession, table: ReadableTable, format: str, *, beside_file: bool = False
+) -> DataFrame:
+    """``beside_file``: with `FILE_COLUMN`, and with partitions as the text that folders hold."""
     found = footers(table.files, format)
     partitions = partition_types(table)
+    if beside_file:
+        partitions = dict.fromkeys(partitions, "STRING")
     hidden = {name.lower() for name in partitions}  # a folder's name goes before what files say
     columns = [c for c in table_columns(table.files, found) if c.name.lower() not in hidden]
     groups: dict[tuple[bool, tuple[FileColumn, ...]], list[SourceFile]] = defaultdict(list)
@@ -50,7 +55,7 @@ def columnar_frame(spark: SparkSession, table: ReadableTable, format: str) -> Da
     frames = []
     for (by_arrow, odd), files in groups.items():
         read = _arrow_group if by_arrow else _spark_group
-        frames.append(read(spark, table, format, files, columns, odd, partitions))
+        frames.append(read(spark, table, format, files, columns, odd, partitions, beside_file))
     return union(frames)
 
 
@@ -104,6 +109,7 @@ def _spark_group(
     columns: Sequence[TableColumn],
     odd: Sequence[FileColumn],
     partitions: dict[str, str],
+    beside_file: bool,
 ) -> DataFrame:
     special = {column.name.lower(): column for column in odd}
     fields, chosen = [], []
@@ -120,6 +126,8 @@ def _spark_group(
     fields += [f"{quoted(name)} {kind}" for name, kind in partitions.items()]
     reader = spark.read.format(format).schema(", ".join(fields))
     frame = load(spark, reader, table, files)
+    if beside_file:
+        return frame.selectExpr(*chosen, *map(quoted, partitions), f"{FILE} AS {quoted(FILE_COLUMN)}")
     return frame.selectExpr(*chosen, *map(quoted, partitions)) if odd else frame
 
 
@@ -140,8 +148,10 @@ def _arrow_group(
     columns: Sequence[TableColumn],
     odd: Sequence[FileColumn],
     partitions: dict[str, str],
+    beside_file: bool,
 ) -> DataFrame:
     wanted = [(column.name, column.type) for column in columns]
-    frame = arrow_frame(spark, files, format, wanted, list(partitions))
+    frame = arrow_frame(spark, files, format, wanted, list(partitions), FILE_COLUMN if beside_file else None)
     casts = [f"CAST({quoted(name)} AS {kind}) AS {quoted(name)}" for name, kind in partitions.items()]
-    return frame.selectExpr(*(quoted(name) for name, _ in wanted), *casts)
+    file = [quoted(FILE_COLUMN)] if beside_file else []
+    return frame.selectExpr(*(quoted(name) for name, _ in wanted), *casts, *file)

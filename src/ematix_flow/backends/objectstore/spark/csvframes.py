@@ -7,7 +7,7 @@ are those which were found, a pattern may say what a null is, and an error can n
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,10 +25,12 @@ from ematix_flow.backends.objectstore.csvheaders import (
 from ematix_flow.backends.objectstore.packing import is_hadoops
 from ematix_flow.backends.objectstore.sourcefiles import SourceFile
 from ematix_flow.backends.objectstore.spark.reading import (
+    FILE_COLUMN,
     SAMPLED_FILES,
     load,
     odd_files,
     partition_types,
+    require_columns,
     union,
 )
 from ematix_flow.backends.query_tables import quoted
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 
 NO_NULL = "\x01\x02null"  # a mark that no file holds: an empty cell is null, an empty text in quotes is not
 _RAGGED = "_ematix_ragged"
-_FILE = "_ematix_file"
 _HIDDEN = "_ematix_hidden"
 _SAMPLED_BYTES = 32 * 1024 * 1024  # of larger tables, a sample says first which columns are text anyway
 _SAMPLE_ROWS = 10_000
@@ -51,13 +52,7 @@ _found: OrderedDict[object, dict[str, str]] = OrderedDict()  # a query is planne
 
 
 def csv_frame(spark: SparkSession, table: ReadableTable, reading: CsvReading) -> DataFrame:
-    shapes: dict[CsvShape, list[SourceFile]] = defaultdict(list)
-    first: list[tuple[CsvShape, SourceFile]] = []
-    for file in table.files:
-        shape = csv_shape(spark, file, reading)
-        if shape.names:
-            shapes[shape].append(file)
-            first += [(shape, file)] if len(first) < SAMPLED_FILES else []
+    shapes = _shapes(spark, table, reading)
     if not shapes:
         raise SourceFailed(
             f"the files of {table.name!r} in {table.folder} are empty: they have no "
@@ -68,9 +63,11 @@ def csv_frame(spark: SparkSession, table: ReadableTable, reading: CsvReading) ->
     partitions = partition_types(table)
     frames = [_cells(spark, table, files, shape, reading, partitions) for shape, files in shapes.items()]
     cells = union(frames)
-    names = [name for name in cells.columns if name != _FILE and name not in partitions]
+    names = [name for name in cells.columns if name != FILE_COLUMN and name not in partitions]
     if reading.schema_infer_max_records is not None:
-        sampled = [_cells(spark, table, [file], shape, reading, partitions) for shape, file in first]
+        shape_of = {file: shape for shape, files in shapes.items() for file in files}
+        first = [file for file in table.files if file in shape_of][:SAMPLED_FILES]
+        sampled = [_cells(spark, table, [file], shape_of[file], reading, partitions) for file in first]
         types = _types(table, union(sampled).limit(reading.schema_infer_max_records), names, reading)
     else:
         types = _types(table, cells, names, reading)
@@ -78,6 +75,40 @@ def csv_frame(spark: SparkSession, table: ReadableTable, reading: CsvReading) ->
     chosen = [f"{_typed(name, types[name], checked)} AS {quoted(name)}" for name in names]
     typed = (f"CAST({quoted(name)} AS {kind}) AS {quoted(name)}" for name, kind in partitions.items())
     return cells.selectExpr(*chosen, *typed)
+
+
+def csv_cells(
+    spark: SparkSession, table: ReadableTable, reading: CsvReading, names: Collection[str]
+) -> DataFrame | None:
+    """All cells and partitions as text, and `FILE_COLUMN`; None when no file has a header or a record.
+
+    SourceFailed names a file that has none of the columns ``names``.
+    """
+    shapes = _shapes(spark, table, reading)
+    if not shapes:
+        return None
+    for shape, files in shapes.items():
+        require_columns(files[0], shape.names, names)
+    _require_closed_quotes(spark, table, shapes, reading)
+    partitions = dict.fromkeys(partition_types(table), "STRING")
+    frames = [_cells(spark, table, files, shape, reading, partitions) for shape, files in shapes.items()]
+    cells = union(frames)
+    texts = dict.fromkeys(cells.columns, "STRING")
+    if table.size <= _SAMPLED_BYTES or csvtypes.look(cells, list(texts), texts).undecoded:
+        _require_utf8(table.files)
+    return cells
+
+
+def _shapes(
+    spark: SparkSession, table: ReadableTable, reading: CsvReading
+) -> dict[CsvShape, list[SourceFile]]:
+    """The files that are read alike; one without any record is in none."""
+    shapes: dict[CsvShape, list[SourceFile]] = defaultdict(list)
+    for file in table.files:
+        shape = csv_shape(spark, file, reading)
+        if shape.names:
+            shapes[shape].append(file)
+    return shapes
 
 
 def _require_closed_quotes(
@@ -126,7 +157,7 @@ def _cells(
         frame = frame.where(_not_too_long(shape, reading))
     shown = [name for name, is_hidden in zip(names, hidden, strict=True) if not is_hidden]
     chosen = [f"{_cell(name, shape, reading)} AS {quoted(name)}" for name in shown]
-    return frame.selectExpr(*chosen, *map(quoted, partitions), f"{FILE} AS {quoted(_FILE)}")
+    return frame.selectExpr(*chosen, *map(quoted, partitions), f"{FILE} AS {quoted(FILE_COLUMN)}")
 
 
 def _reader(spark: SparkSession, ddl: str, shape: CsvShape, reading: CsvReading) -> DataFrameReader:
@@ -235,7 +266,7 @@ def _typed(name: str, spark_type: str, checked: bool) -> str:
         return f"CAST({cell} AS {spark_type})"
     refused = refusal(
         text(f"column {name!r} of "),
-        quoted(_FILE),
+        quoted(FILE_COLUMN),
         text(": '"),
         f"left({cell}, 80)",
         text(f"' is no {spark_type}, which the first records were"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,16 @@ from ematix_flow.backends.objectstore.catalog import ReadableTable
 from ematix_flow.backends.objectstore.csvheaders import not_utf8
 from ematix_flow.backends.objectstore.packing import is_hadoops, require_text, unpacked
 from ematix_flow.backends.objectstore.sourcefiles import SourceFile
-from ematix_flow.backends.objectstore.spark.reading import SAMPLED_FILES, load, partition_types, union
+from ematix_flow.backends.objectstore.spark.reading import (
+    FILE_COLUMN,
+    SAMPLED_FILES,
+    load,
+    partition_types,
+    union,
+)
 from ematix_flow.backends.objectstore.storedtypes import ddl
 from ematix_flow.backends.query_tables import quoted
+from ematix_flow.backends.refusals import FILE
 from ematix_flow.backends.session_settings import session_settings
 from ematix_flow.errors import SourceFailed
 from ematix_flow.spec.files import JsonReading
@@ -36,28 +43,50 @@ _found: OrderedDict[object, dict[str, str]] = OrderedDict()  # a query is planne
 
 
 def json_frame(spark: SparkSession, table: ReadableTable, reading: JsonReading) -> DataFrame:
-    partitions = partition_types(table)
-    key = (table.fingerprint, reading.schema_infer_max_records)
-    if key not in _found:
-        _found[key] = _columns(spark, table, reading.schema_infer_max_records)
-        while len(_found) > _REMEMBERED:
-            _found.popitem(last=False)
-    columns = {**_found[key], **partitions}
+    partitions, found = partition_types(table), _columns(spark, table, reading)
+    if not found:
+        raise SourceFailed(
+            f"the files of {table.name!r} in {table.folder} are empty: no line holds a column",
+            next_step="run the pipeline that fills them first",
+        )
+    return _read(spark, table, {**found, **partitions})
+
+
+def json_texts(
+    spark: SparkSession, table: ReadableTable, reading: JsonReading, names: Collection[str]
+) -> DataFrame | None:
+    """Those columns of ``names`` that there are, and partitions, as the text that they are written as, and
+    `FILE_COLUMN`; None when no line holds a column."""
+    found = _columns(spark, table, reading)
+    if not found:
+        return None
+    wanted = {name.lower() for name in names}
+    partitions = dict.fromkeys(partition_types(table), "STRING")
+    texts = {name: "STRING" for name in found if name.lower() in wanted}
+    frame = _read(spark, table, {**texts, **partitions})
+    return frame.selectExpr(*map(quoted, frame.columns), f"{FILE} AS {quoted(FILE_COLUMN)}")
+
+
+def _read(spark: SparkSession, table: ReadableTable, columns: Mapping[str, str]) -> DataFrame:
     fields = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
     reader = spark.read.format("json").schema(fields).option("mode", "FAILFAST")
     return load(spark, reader, table, table.files)
 
 
-def _columns(spark: SparkSession, table: ReadableTable, limit: int | None) -> dict[str, str]:
+def _columns(spark: SparkSession, table: ReadableTable, reading: JsonReading) -> dict[str, str]:
+    key = (table.fingerprint, reading.schema_infer_max_records)
+    if key not in _found:
+        _found[key] = _look(spark, table, reading.schema_infer_max_records)
+        while len(_found) > _REMEMBERED:
+            _found.popitem(last=False)
+    return _found[key]
+
+
+def _look(spark: SparkSession, table: ReadableTable, limit: int | None) -> dict[str, str]:
     """The columns with their Spark types; SourceFailed for lines that are no objects."""
     for file in table.files:
         require_text(file)
     columns = _of_all_lines(spark, table) if limit is None else _of_first_lines(spark, table, limit)
-    if not columns:
-        raise SourceFailed(
-            f"the files of {table.name!r} in {table.folder} are empty: no line holds a column",
-            next_step="run the pipeline that fills them first",
-        )
     names: dict[str, str] = {}
     for name in columns:
         twin = names.setdefault(name.lower(), name)

@@ -7,7 +7,7 @@ of CSV do.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -23,8 +23,10 @@ from ematix_flow.errors import SourceFailed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
+FILE_COLUMN = "_ematix_file"  # beside the columns of a frame, where an error is to name the file of a row
 SAMPLED_FILES = 16  # the first by name: where a sample is asked for, it is the same each time
 
+_SHOWN = 10  # columns that an error names
 _ASKED_FOR_ONE_BY_ONE = 32  # each is a request to a bucket; a folder is listed with one a thousand files
 
 _LOCAL = re.compile("^file:(//)?")  # before the path of a file on a disk
@@ -80,6 +82,20 @@ def partition_types(table: ReadableTable) -> dict[str, str]:
             )
     values = [partition_values(file.name, names) for file in table.files]
     return {name: type_of_texts(value[name] for value in values) for name in names}
+
+
+def require_columns(file: SourceFile, there: Sequence[str], names: Collection[str]) -> None:
+    """Refuse a file of other things: with none of the wanted columns, all of its rows would be of nulls."""
+    known = {name.lower() for name in there} | {name.lower() for name in partition_columns(file.name)}
+    if not any(name.lower() in known for name in names):
+        raise SourceFailed(
+            f"{file.shown} has none of the columns {_shown(names)}: it has {_shown(there)}",
+            next_step="move it to where files of its kind are read, or rename its columns",
+        )
+
+
+def _shown(names: Collection[str]) -> str:
+    return ", ".join(list(names)[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
 
 
 def _told(columns: Sequence[str]) -> str:

@@ -24,8 +24,10 @@ from ematix_flow.backends.objectstore.spark.columnar import columnar_frame
 from ematix_flow.backends.objectstore.spark.csvframes import NO_NULL, csv_frame
 from ematix_flow.backends.objectstore.spark.jsonframes import json_frame
 from ematix_flow.backends.objectstore.spark.reading import load, union
+from ematix_flow.backends.objectstore.spark.streamrows import pinned, pinned_frame
 from ematix_flow.backends.objectstore.trees import LocalTree
 from ematix_flow.backends.query_tables import chosen_columns, place_tables, query_frame, quoted
+from ematix_flow.backends.refusals import text
 from ematix_flow.backends.session_settings import session_settings
 from ematix_flow.spec.files import CsvReading, JsonReading
 from ematix_flow.spec.pipelines import FileOptions
@@ -84,13 +86,19 @@ class FilesSource(SparkSource):
 
     def frame(self, spark: SparkSession, sql: str) -> DataFrame:
         with session_settings(spark, {each.key: each.value for each in self.settings()}):
-            return query_frame(spark, sql, lambda name: self._read(spark, self._catalog.find(name)))
+            return query_frame(spark, sql, lambda name: self.read(spark, self._catalog.find(name)))
 
     # -------------------------------------------------------------- one table
 
-    def _read(self, spark: SparkSession, table: ReadableTable) -> DataFrame:
+    def read(
+        self, spark: SparkSession, table: ReadableTable, columns: Sequence[ColumnSpec] | None = None
+    ) -> DataFrame:
+        """The rows of a table; with ``columns`` these, of their types, whatever its files hold."""
         if table.state is not None:
-            return self._read_ours(spark, table, table.state.layout)
+            ours = self._read_ours(spark, table, table.state.layout)
+            return ours if columns is None else pinned(ours, columns, text(table.folder))
+        if columns is not None:
+            return pinned_frame(spark, table, self._format, columns, self._csv, self._json)
         if self._format == "csv":
             return csv_frame(spark, table, self._csv)
         if self._format == "json_lines":

@@ -1,0 +1,387 @@
+"""What a streaming pipeline is built of: sources, targets and lookups as a person writes them, checked.
+
+Decorator, call and TOML all end in `build_stream`, so that one rule is said once.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ematix_flow.api import options
+from ematix_flow.api.tables import table_spec
+from ematix_flow.api.target import Target, check_files_of, known_connection, names, pairs
+from ematix_flow.errors import DeclarationError, FlowError, did_you_mean
+from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.pipelines import ConnectionRef, FileOptions
+from ematix_flow.spec.streams import (
+    BROKERS,
+    DEAD_LETTER_STORES,
+    DELIVERIES,
+    ERROR_POLICIES,
+    STREAM_MODES,
+    DeadLetterSpec,
+    LookupSpec,
+    StreamSourceSpec,
+    StreamSpec,
+    StreamTargetSpec,
+)
+from ematix_flow.spec.tables import TableSpec
+
+_PLACES = {
+    "kafka": ("topic",),
+    "rabbitmq": ("queue",),
+    "pubsub": ("topic",),
+    "kinesis": ("partition_key_prefix",),
+    "object_store_local": ("prefix",),
+    "object_store_s3": ("prefix",),
+}
+_TABLE = ("table",)
+_TARGET_TEXTS = (
+    "mode",
+    "topic",
+    "queue",
+    "prefix",
+    "partition_key_prefix",
+    "message_key_column",
+    "headers_column",
+    "partition_column",
+    "event_timestamp_column",
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A connection and what is followed there: a topic, a queue, a subscription, a folder, a table."""
+
+    connection: ConnectionRef
+    query: str
+    starting: str | dt.datetime | None = None  # "earliest", "latest" or a moment
+    csv_read_options: Mapping[str, Any] | None = None
+    json_read_options: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    where: SourceLocation | None = field(default=None, repr=False, compare=False)  # when a file declares it
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Rows of another connection that ``transform_sql`` joins with, by ``query`` or as a whole ``table``."""
+
+    connection: ConnectionRef
+    query: str | None = None
+    table: str | tuple[str, str] | None = None
+    schema: str = ""
+    refresh_interval_ms: int | None = None
+    where: SourceLocation | None = field(default=None, repr=False, compare=False)  # when a file declares it
+
+
+def build_stream(
+    *,
+    name: str,
+    sources: Sequence[Source],
+    targets: Sequence[Target],
+    defaults: StreamTargetSpec,
+    where: SourceLocation | None,
+    transform_sql: str | None = None,
+    transform_on_error: str | None = None,
+    dialect: str | None = None,
+    lookups: Mapping[str, Lookup] | None = None,
+    source_columns: Any = None,
+    dead_letter_topic: str | None = None,
+    dead_letter_table: str | None = None,
+    dead_letter_connection: ConnectionRef | None = None,
+    dlq_store: str | None = None,
+    dlq_max_attempts: int | None = None,
+    idle_pause_ms: int = 500,
+    max_rows_per_batch: int | None = None,
+    delivery: str | None = None,
+    continue_on_target_failure: bool = False,
+    on_drift: str = "error",
+    fail_on_data_loss: bool = True,
+    checkpoint: str | None = None,
+    description: str | None = None,
+) -> StreamSpec:
+    """The spec of a stream. Every error points at the declaration."""
+    if not isinstance(name, str) or not name.strip():
+        raise DeclarationError("a streaming pipeline needs a name", where=where)
+    options.texts(
+        where,
+        transform_sql=transform_sql,
+        dialect=dialect,
+        dead_letter_topic=dead_letter_topic,
+        dead_letter_table=dead_letter_table,
+        checkpoint=checkpoint,
+        description=description,
+    )
+    options.flag("continue_on_target_failure", continue_on_target_failure, where)
+    options.flag("fail_on_data_loss", fail_on_data_loss, where)
+    for option, listed in (("sources", sources), ("targets", targets)):
+        if not isinstance(listed, (list, tuple)):
+            raise DeclarationError(f"{option}= takes a list, not {listed!r}", where=where)
+        if not listed:
+            raise DeclarationError(f"{option}= is empty: a stream needs at least one", where=where)
+    if lookups is not None and not isinstance(lookups, Mapping):
+        raise DeclarationError(f"lookups= takes Lookup(…) by name, not {lookups!r}", where=where)
+    read = tuple(_source(source, where) for source in sources)
+    options.one_of("transform_on_error", transform_on_error, ERROR_POLICIES, where)
+    options.one_of("dlq_store", dlq_store, DEAD_LETTER_STORES, where)
+    options.one_of("delivery", delivery, DELIVERIES, where)
+    options.one_of("on_drift", on_drift, ("error", "warn", "evolve"), where)
+    options.whole("idle_pause_ms", idle_pause_ms, 0, where)
+    options.whole("max_rows_per_batch", max_rows_per_batch, 1, where)
+    options.whole("dlq_max_attempts", dlq_max_attempts, 1, where)
+    if transform_sql is not None and not transform_sql.strip():
+        transform_sql = None
+    if lookups and transform_sql is None:
+        raise DeclarationError("lookups= are joined by transform_sql=, and there is none", where=where)
+    letters = _dead_letters(
+        dlq_store,
+        dead_letter_topic,
+        dead_letter_table,
+        dead_letter_connection,
+        dlq_max_attempts,
+        sources,
+        where,
+    )
+    built = tuple(_target(target, defaults, where) for target in targets)
+    labels = [target.label for target in built]
+    if len(set(labels)) != len(labels):
+        raise DeclarationError(f"two targets of one pipeline are the same: {', '.join(labels)}", where=where)
+    return StreamSpec(
+        name=name,
+        sources=read,
+        targets=built,
+        transform_sql=transform_sql,
+        dialect=dialect,
+        lookups=tuple(_lookup(key, value, where) for key, value in (lookups or {}).items()),
+        on_error=transform_on_error or ("dlq" if dead_letter_topic or dead_letter_table else "fail"),
+        dead_letters=letters,
+        columns=None if source_columns is None else _declared(source_columns, where),
+        idle_pause_ms=idle_pause_ms,
+        max_rows_per_batch=max_rows_per_batch,
+        delivery=delivery or "auto",
+        continue_on_target_failure=continue_on_target_failure,
+        on_drift=on_drift,
+        fail_on_data_loss=fail_on_data_loss,
+        checkpoint=checkpoint,
+        description=description,
+        where=where,
+    )
+
+
+def _source(source: Source, where: SourceLocation | None) -> StreamSourceSpec:
+    if not isinstance(source, Source):
+        raise DeclarationError(f"sources= takes Source(…), not {source!r}", where=where)
+    where = source.where or where
+    if not isinstance(source.query, str) or not source.query.strip():
+        raise DeclarationError(
+            "a source needs source_query=: the topic, queue, subscription, folder or table to follow",
+            where=where,
+        )
+    starting = source.starting
+    if isinstance(starting, str) and starting not in ("earliest", "latest"):
+        try:
+            starting = dt.datetime.fromisoformat(starting.replace("Z", "+00:00"))
+        except ValueError as error:
+            raise DeclarationError(
+                f"starting={source.starting!r} is neither earliest nor latest nor a moment", where=where
+            ) from error
+    elif starting is not None and not isinstance(starting, (str, dt.datetime)):
+        raise DeclarationError(
+            f"starting={starting!s} is neither earliest nor latest nor a moment", where=where
+        )
+    if isinstance(starting, dt.datetime) and starting.tzinfo is None:
+        raise DeclarationError(
+            f"starting={source.starting!s} has no time zone",
+            where=where,
+            next_step='as in "2026-01-31T00:00:00Z"',
+        )
+    files = FileOptions(
+        csv_read_options=pairs("csv_read_options", source.csv_read_options, where),
+        json_read_options=pairs("json_read_options", source.json_read_options, where),
+    )
+    check_files_of(source.connection, files, where)
+    given = tuple((str(key), _text(value)) for key, value in pairs("source_options", source.options, where))
+    return StreamSourceSpec(source.connection, source.query.strip(), starting, files, given)
+
+
+def _target(target: Target, defaults: StreamTargetSpec, where: SourceLocation | None) -> StreamTargetSpec:
+    if not isinstance(target, Target):
+        raise DeclarationError(f"targets= takes Target(…), not {target!r}", where=where)
+    where = target.where or where
+    options.texts(where, **{name: getattr(target, name) for name in _TARGET_TEXTS})
+    connection = defaults.connection if target.connection is None else target.connection
+    table, named = _table(target, where)
+    keys = (
+        names("keys", target.keys, where) or names("primary_key", target.primary_key, where) or defaults.keys
+    )
+    mode = _mode(target.mode or defaults.mode, where)
+    partition_by = names("partition_by", target.partition_by, where) or ()
+    check_files_of(connection, target.file_options(), where, prefix=target.prefix, partition_by=partition_by)
+    spec = StreamTargetSpec(
+        connection=connection,
+        table=table,
+        table_name=named,
+        prefix=target.prefix,
+        topic=target.topic,
+        queue=target.queue,
+        partition_key_prefix=target.partition_key_prefix,
+        message_key_column=target.message_key_column,
+        headers_column=target.headers_column,
+        partition_column=target.partition_column,
+        mode=mode,
+        keys=tuple(keys),
+        update_columns=names("update_columns", target.update_columns, where) or defaults.update_columns,
+        compare_columns=names("compare_columns", target.compare_columns, where) or defaults.compare_columns,
+        event_timestamp_column=target.event_timestamp_column or defaults.event_timestamp_column,
+        partition_by=tuple(partition_by),
+        files=target.file_options(),
+    )
+    _check_place(spec, where)
+    if target.handle_deletes is not None:
+        raise DeclarationError(
+            "handle_deletes= takes rows that the source lacks for deleted, and a stream never shows all rows",
+            where=where,
+        )
+    if table is not None and mode != "append":
+        spec = _with_keys(spec, table, where)
+    elif mode != "append" and not spec.keys:
+        raise DeclarationError(
+            f"mode={mode!r} matches rows by key, and {spec.place} names none",
+            where=where,
+            next_step="pass keys=, or declare the table with pk()",
+        )
+    if mode == "scd2" and spec.event_timestamp_column is None:
+        raise DeclarationError(
+            "mode='scd2' in a stream dates its versions by the events: pass event_timestamp_column=",
+            where=where,
+            next_step="_event_ts is the time that the broker gave the message",
+        )
+    return spec
+
+
+def _with_keys(spec: StreamTargetSpec, table: TableSpec, where: SourceLocation | None) -> StreamTargetSpec:
+    return replace(spec, keys=options.resolve_keys(table, spec.keys, spec.mode, where))
+
+
+def _check_place(spec: StreamTargetSpec, where: SourceLocation | None) -> None:
+    """A target names its place by what its kind of connection has: a table, a topic, a queue, a prefix."""
+    given = {
+        name: value
+        for name, value in (
+            ("table", spec.table or spec.table_name),
+            ("topic", spec.topic),
+            ("queue", spec.queue),
+            ("partition_key_prefix", spec.partition_key_prefix),
+            ("prefix", spec.prefix),
+        )
+        if value is not None
+    }
+    connection = known_connection(spec.connection)
+    kind = connection.kind if connection is not None else None
+    wanted = _PLACES.get(kind or "", _TABLE if kind else ())
+    files = kind in ("object_store_local", "object_store_s3")
+    fits = set(given) <= ({*wanted, "table"} if files else set(wanted)) if kind else True
+    # Kinesis sends to the stream of its connection: the prefix only shapes the partition keys
+    if (not given and kind != "kinesis") or not fits:
+        wants = (
+            " or ".join(f"target_{name}=" for name in wanted)
+            or "target_table=, target_topic= or another place"
+        )
+        others = [f"target_{name}=" for name in given if name not in wanted]
+        got = f", not {', '.join(others)}" if others else ""
+        raise DeclarationError(f"a target of kind {kind or 'unknown'!s} needs {wants}{got}", where=where)
+    sends = kind in BROKERS or (kind is None and spec.sends)
+    if sends and spec.mode != "append":
+        raise DeclarationError(f"a broker takes messages in mode='append', not {spec.mode!r}", where=where)
+    if not sends:
+        for option in ("message_key_column", "headers_column", "partition_column"):
+            if getattr(spec, option) is not None:
+                raise DeclarationError(f"{option}= is for brokers, and {spec.label} is none", where=where)
+
+
+def _table(
+    target: Target, where: SourceLocation | None
+) -> tuple[TableSpec | None, tuple[str | None, str] | None]:
+    """A declared table, or the name of one: ``("schema", "table")`` or ``"table"``."""
+    given = target.table
+    if given is None:
+        return None, None
+    if isinstance(given, str):
+        schema, _, name = given.rpartition(".")
+        if not name:
+            raise DeclarationError(f"target_table={given!r} names no table", where=where)
+        return None, (schema or None, name)
+    if isinstance(given, (tuple, list)):
+        if len(given) != 2 or not all(isinstance(part, str) for part in given) or not given[1]:
+            raise DeclarationError(
+                f"target_table= takes (schema, name) or a declared table, not {given!r}", where=where
+            )
+        return None, (given[0] or None, given[1])
+    return _declared(given, where), None
+
+
+def _lookup(name: str, lookup: Lookup, where: SourceLocation | None) -> LookupSpec:
+    if not isinstance(lookup, Lookup):
+        raise DeclarationError(f"lookups= takes Lookup(…) by name, not {lookup!r}", where=where)
+    where = lookup.where or where
+    options.texts(where, query=lookup.query, schema=lookup.schema)
+    if name == "source" or not name.isidentifier():
+        raise DeclarationError(
+            f"a lookup cannot be called {name!r}: transform_sql names it as a table", where=where
+        )
+    if (lookup.query is None) == (lookup.table is None):
+        raise DeclarationError(f"lookup {name!r} takes query= or table=, exactly one of them", where=where)
+    options.whole("refresh_interval_ms", lookup.refresh_interval_ms, 1, where)
+    table = lookup.table
+    if isinstance(table, (tuple, list)):
+        table = ".".join(table)
+    elif table is not None and lookup.schema:
+        table = f"{lookup.schema}.{table}"
+    return LookupSpec(name, lookup.connection, lookup.query, table, lookup.refresh_interval_ms)
+
+
+def _dead_letters(
+    store: str | None,
+    topic: str | None,
+    table: str | None,
+    connection: ConnectionRef | None,
+    attempts: int | None,
+    sources: Sequence[Source],
+    where: SourceLocation | None,
+) -> DeadLetterSpec:
+    if topic is not None and table is not None:
+        raise DeclarationError("give dead_letter_topic= or dead_letter_table=, not both", where=where)
+    if store == "topic" and topic is None:
+        raise DeclarationError("dlq_store='topic' needs dead_letter_topic=", where=where)
+    if topic is not None and store != "table":
+        kinds = {known.kind for s in sources if (known := known_connection(s.connection)) is not None}
+        if kinds and "kafka" not in kinds and connection is None:
+            raise DeclarationError(
+                "dead_letter_topic= is a topic of the Kafka source, and this pipeline has none",
+                where=where,
+                next_step="pass dead_letter_connection= with a Kafka connection, or dead_letter_table=",
+            )
+    return DeadLetterSpec(store or "auto", topic, table, connection, 3 if attempts is None else attempts)
+
+
+def _declared(given: Any, where: SourceLocation | None) -> TableSpec:
+    try:
+        return given if isinstance(given, TableSpec) else table_spec(given)
+    except FlowError as error:
+        raise error.at(where) from None
+
+
+def _mode(mode: str, where: SourceLocation | None) -> str:
+    found = "merge" if mode == "scd1" else mode
+    if found not in STREAM_MODES:
+        told = did_you_mean(str(mode), STREAM_MODES)
+        why = " A stream never has all rows, so it cannot truncate." if mode == "truncate" else told
+        raise DeclarationError(f"mode={mode!r} is not for streams.{why}", where=where)
+    return found
+
+
+def _text(value: Any) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)

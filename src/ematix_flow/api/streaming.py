@@ -1,0 +1,387 @@
+"""A stream by decorator, call or TOML: ``@ematix.streaming_pipeline`` and the two functions beside it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.api.stream_options import Lookup, Source, build_stream
+from ematix_flow.api.target import Target, names
+from ematix_flow.errors import DeclarationError, UsageError, did_you_mean
+from ematix_flow.graph.registry import DeclaredStream, Registry, current_registry
+from ematix_flow.spec.location import SourceLocation, caller_location
+from ematix_flow.spec.pipelines import ConnectionRef
+from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
+
+if TYPE_CHECKING:
+    from ematix_flow.engine.settings import EngineSettings
+    from ematix_flow.observe.stream_metrics import StreamMetrics
+    from ematix_flow.observe.stream_watch import StreamWatch
+    from ematix_flow.plan.streams import StreamPlan
+    from ematix_flow.schedule.streams import RunningStream, StreamResult
+
+
+# options of the reference that streams do not have yet
+LATER = ("window", "join", "cdc", "udfs", "aggregate_udfs", "state_store", "watermark")
+
+_RUNNING = (
+    "once",
+    "available_now",
+    "metrics_port",
+    "restart_on_error",
+    "initial_backoff_ms",
+    "max_backoff_ms",
+    "max_restarts",
+    "reset_backoff_after_secs",
+    "run_log",
+    "engine",
+    "watch",
+)
+
+
+class StreamingPipeline:
+    """A declared stream. ``.run()`` follows its source until it is stopped, ``.start()`` does so aside."""
+
+    def __init__(self, spec: StreamSpec, registry: Registry) -> None:
+        self._spec, self._registry = spec, registry
+        self.__name__ = spec.name
+        self.__doc__ = spec.description
+
+    @property
+    def spec(self) -> StreamSpec:
+        return self._spec
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    def plan(self, *, engine: str | EngineSettings | None = None) -> StreamPlan:
+        """What a run would do. Changes nothing."""
+        from ematix_flow.schedule.streams import plan_stream
+
+        return plan_stream(self._spec, self._registry, engine=engine)
+
+    def run(
+        self,
+        *,
+        once: bool = False,
+        metrics_port: int | None = None,
+        restart_on_error: bool = False,
+        initial_backoff_ms: int = 1_000,
+        max_backoff_ms: int = 60_000,
+        max_restarts: int | None = None,
+        reset_backoff_after_secs: float = 60,
+        run_log: str | None = None,
+        engine: str | EngineSettings | None = None,
+        watch: StreamWatch | None = None,
+    ) -> StreamResult:
+        """Follow the source until SIGTERM or Ctrl-C. With ``once``: load what is there now, and end."""
+        return self.start(
+            once=once,
+            metrics_port=metrics_port,
+            restart_on_error=restart_on_error,
+            initial_backoff_ms=initial_backoff_ms,
+            max_backoff_ms=max_backoff_ms,
+            max_restarts=max_restarts,
+            reset_backoff_after_secs=reset_backoff_after_secs,
+            run_log=run_log,
+            engine=engine,
+            watch=watch,
+        ).wait(handle_signals=True)
+
+    def start(
+        self,
+        *,
+        once: bool = False,
+        metrics_port: int | None = None,
+        restart_on_error: bool = False,
+        initial_backoff_ms: int = 1_000,
+        max_backoff_ms: int = 60_000,
+        max_restarts: int | None = None,
+        reset_backoff_after_secs: float = 60,
+        run_log: str | None = None,
+        engine: str | EngineSettings | None = None,
+        watch: StreamWatch | None = None,
+        metrics: StreamMetrics | None = None,
+    ) -> RunningStream:
+        """Start it in this process and give it back: ``.stop()`` ends it after the batch at hand.
+
+        With ``restart_on_error`` a failure is followed by a pause, which doubles from
+        ``initial_backoff_ms`` to ``max_backoff_ms``, and another start; a run of
+        ``reset_backoff_after_secs`` begins the count anew, ``max_restarts`` ends it. Streams that one
+        process runs together may share a ``watch`` and ``metrics``.
+        """
+        from ematix_flow.schedule.streams import start_stream
+
+        return start_stream(
+            self._spec,
+            self._registry,
+            once=once,
+            metrics_port=metrics_port,
+            restart_on_error=restart_on_error,
+            initial_backoff_ms=initial_backoff_ms,
+            max_backoff_ms=max_backoff_ms,
+            max_restarts=max_restarts,
+            reset_backoff_after_secs=reset_backoff_after_secs,
+            run_log=run_log,
+            engine=engine,
+            watch=watch,
+            metrics=metrics,
+        )
+
+    def __call__(self) -> StreamResult:
+        return self.run()
+
+    def __repr__(self) -> str:
+        read = ", ".join(source.label for source in self._spec.sources)
+        into = ", ".join(f"{t.mode} into {t.label}" for t in self._spec.targets)
+        return f"<StreamingPipeline {self.name}: {read} → {into}>"
+
+
+def streaming_pipeline(
+    *, name: str | None = None, **options: Any
+) -> Callable[[Callable[..., Any]], StreamingPipeline]:
+    """Declare a stream; takes what `run_streaming_pipeline` takes. The function's body is not called."""
+    where = caller_location()
+    _refuse_running_options(options, where)
+    _refuse_unknown_options(options, where)
+
+    def declare(function: Callable[..., Any]) -> StreamingPipeline:
+        own = name or str(getattr(function, "__name__", "stream"))
+        described = (getattr(function, "__doc__", None) or "").strip() or None
+        spec = stream_spec(where, name=own, description=described, **options)
+        registry = current_registry()
+        handle = StreamingPipeline(spec, registry)
+        registry.add_stream(DeclaredStream(spec, handle))
+        return handle
+
+    return declare
+
+
+def run_streaming_pipeline(
+    *,
+    once: bool = False,
+    available_now: bool = False,
+    metrics_port: int | None = None,
+    restart_on_error: bool = False,
+    initial_backoff_ms: int = 1_000,
+    max_backoff_ms: int = 60_000,
+    max_restarts: int | None = None,
+    reset_backoff_after_secs: float = 60,
+    run_log: str | None = None,
+    engine: str | EngineSettings | None = None,
+    **options: Any,
+) -> StreamResult:
+    """Declare a stream and follow it until it is stopped; with ``once`` until what is there now is loaded."""
+    where = caller_location()
+    _refuse_unknown_options(options, where, also=inspect.signature(run_streaming_pipeline).parameters)
+    if "name" not in options:
+        raise DeclarationError("a streaming pipeline needs a name: pass name=", where=where)
+    spec = stream_spec(where, **options)
+    return StreamingPipeline(spec, current_registry()).run(
+        once=once or available_now,
+        metrics_port=metrics_port,
+        restart_on_error=restart_on_error,
+        initial_backoff_ms=initial_backoff_ms,
+        max_backoff_ms=max_backoff_ms,
+        max_restarts=max_restarts,
+        reset_backoff_after_secs=reset_backoff_after_secs,
+        run_log=run_log,
+        engine=engine,
+    )
+
+
+def run_pipeline(
+    *,
+    config: str | Path | None = None,
+    config_str: str | None = None,
+    metrics_port: int | None = None,
+    pipeline_name: str | None = None,
+    run_log_url: str | None = None,
+    once: bool = False,
+    restart_on_error: bool = False,
+    initial_backoff_ms: int = 1_000,
+    max_backoff_ms: int = 60_000,
+    max_restarts: int | None = None,
+    reset_backoff_after_secs: float = 60,
+    engine: str | EngineSettings | None = None,
+) -> StreamResult:
+    """Follow what a TOML file declares, or a TOML text, until it is stopped."""
+    from ematix_flow.api.stream_toml import stream_from_text, stream_from_toml
+
+    if (config is None) == (config_str is None):
+        raise UsageError("run_pipeline takes config= (a file) or config_str= (a text), exactly one of them")
+    if config is not None:
+        spec = stream_from_toml(Path(config), name=pipeline_name)
+    else:
+        assert config_str is not None
+        spec = stream_from_text(config_str, name=pipeline_name)
+    return StreamingPipeline(spec, current_registry()).run(
+        once=once,
+        metrics_port=metrics_port,
+        restart_on_error=restart_on_error,
+        initial_backoff_ms=initial_backoff_ms,
+        max_backoff_ms=max_backoff_ms,
+        max_restarts=max_restarts,
+        reset_backoff_after_secs=reset_backoff_after_secs,
+        run_log=run_log_url,
+        engine=engine,
+    )
+
+
+def stream_spec(
+    where: SourceLocation | None,
+    *,
+    name: str,
+    source: ConnectionRef | None = None,
+    source_query: str | None = None,
+    sources: Sequence[Source] | None = None,
+    source_columns: Any = None,
+    starting: str | dt.datetime | None = None,
+    source_options: Mapping[str, Any] | None = None,
+    csv_read_options: Mapping[str, Any] | None = None,
+    json_read_options: Mapping[str, Any] | None = None,
+    target: Any = None,
+    target_connection: ConnectionRef | None = None,
+    target_table: Any = None,
+    target_topic: str | None = None,
+    target_queue: str | None = None,
+    target_partition_key_prefix: str | None = None,
+    target_prefix: str | None = None,
+    target_message_key_column: str | None = None,
+    target_headers_column: str | None = None,
+    target_partition_column: str | None = None,
+    target_partition_by: Sequence[str] | None = None,
+    target_primary_key: Sequence[str] | None = None,
+    targets: Sequence[Target] | None = None,
+    mode: str = "append",
+    keys: Sequence[str] | None = None,
+    update_columns: Sequence[str] | None = None,
+    compare_columns: Sequence[str] | None = None,
+    event_timestamp_column: str | None = None,
+    transform_sql: str | None = None,
+    transform_on_error: str | None = None,
+    dialect: str | None = None,
+    lookups: Mapping[str, Lookup] | None = None,
+    dead_letter_topic: str | None = None,
+    dead_letter_table: str | None = None,
+    dead_letter_connection: ConnectionRef | None = None,
+    dlq_store: str | None = None,
+    dlq_max_attempts: int | None = None,
+    idle_pause_ms: int = 500,
+    max_rows_per_batch: int | None = None,
+    delivery: str | None = None,
+    guarantee: str | None = None,
+    continue_on_target_failure: bool = False,
+    on_drift: str = "error",
+    fail_on_data_loss: bool = True,
+    checkpoint: str | None = None,
+    description: str | None = None,
+) -> StreamSpec:
+    """All options of a stream, as decorator and call take them."""
+    if (source is None) == (sources is None):
+        raise DeclarationError(
+            "a streaming pipeline takes source= and source_query=, or sources=, and not both", where=where
+        )
+    if (target is None and target_connection is None) == (targets is None):
+        raise DeclarationError(
+            "a streaming pipeline takes target= or targets=, exactly one of them", where=where
+        )
+    if delivery is not None and guarantee is not None:
+        raise DeclarationError("delivery= and guarantee= say the same thing: give one", where=where)
+    if sources is None:
+        assert source is not None
+        sources = [
+            Source(
+                source,
+                source_query or "",
+                starting,
+                csv_read_options,
+                json_read_options,
+                source_options or {},
+            )
+        ]
+    if targets is None:
+        connection, table = target, target_table
+        if target_connection is not None:  # target= is then the declared table, as in a batch pipeline
+            connection, table = target_connection, target if target is not None else target_table
+        targets = [
+            Target(
+                connection=connection,
+                table=table,
+                topic=target_topic,
+                queue=target_queue,
+                partition_key_prefix=target_partition_key_prefix,
+                prefix=target_prefix,
+                message_key_column=target_message_key_column,
+                headers_column=target_headers_column,
+                partition_column=target_partition_column,
+                partition_by=target_partition_by,
+                primary_key=target_primary_key,
+            )
+        ]
+    defaults = StreamTargetSpec(
+        connection="default",
+        mode=mode,
+        keys=names("keys", keys, where) or (),
+        update_columns=names("update_columns", update_columns, where),
+        compare_columns=names("compare_columns", compare_columns, where),
+        event_timestamp_column=event_timestamp_column,
+    )
+    return build_stream(
+        name=name,
+        sources=sources,
+        targets=targets,
+        defaults=defaults,
+        where=where,
+        transform_sql=transform_sql,
+        transform_on_error=transform_on_error,
+        dialect=dialect,
+        lookups=lookups,
+        source_columns=source_columns,
+        dead_letter_topic=dead_letter_topic,
+        dead_letter_table=dead_letter_table,
+        dead_letter_connection=dead_letter_connection,
+        dlq_store=dlq_store,
+        dlq_max_attempts=dlq_max_attempts,
+        idle_pause_ms=idle_pause_ms,
+        max_rows_per_batch=max_rows_per_batch,
+        delivery=delivery or guarantee,
+        continue_on_target_failure=continue_on_target_failure,
+        on_drift=on_drift,
+        fail_on_data_loss=fail_on_data_loss,
+        checkpoint=checkpoint,
+        description=description,
+    )
+
+
+def not_yet(feature: str, where: SourceLocation | None) -> DeclarationError:
+    """For what streams are to have and do not have yet."""
+    return DeclarationError(f"{feature}: this version does not have it yet", where=where)
+
+
+def _refuse_unknown_options(
+    options: Mapping[str, Any], where: SourceLocation | None, also: Iterable[str] = ()
+) -> None:
+    """A misspelt option gets a did-you-mean at the user's line instead of Python's TypeError."""
+    known = {*inspect.signature(stream_spec).parameters, *also} - {"where", "options"}
+    for option in options:
+        if option in LATER:
+            raise not_yet(f"{option}=", where)
+        if option not in known:
+            raise DeclarationError(
+                f"a streaming pipeline has no option {option!r}.{did_you_mean(option, known)}", where=where
+            )
+
+
+def _refuse_running_options(options: Mapping[str, Any], where: SourceLocation | None) -> None:
+    for option in _RUNNING:
+        if option in options:
+            raise DeclarationError(
+                f"{option}= says how a stream is run, not what it is",
+                where=where,
+                next_step="pass it to .run(), or give it to  flow consume",
+            )

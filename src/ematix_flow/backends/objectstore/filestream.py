@@ -1,0 +1,190 @@
+"""A folder of files as the source of a stream: its files received as paths, and read by Spark.
+
+The files are found, left out and read by the rules of the batch side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from heapq import nlargest, nsmallest
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.objectstore.catalog import FilesCatalog, ReadableTable
+from ematix_flow.backends.objectstore.following import FilesReceiver, FollowOptions, is_unfinished
+from ematix_flow.backends.objectstore.sourcefiles import Listed, SourceFile
+from ematix_flow.backends.objectstore.trees import Parts, Tree
+from ematix_flow.backends.stores.folders import segments
+from ematix_flow.backends.streams import Reading, ReceivedFiles, Receiver
+from ematix_flow.errors import SourceFailed, did_you_mean
+from ematix_flow.spec.tables import ColumnSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_THREADS = 8
+_DESCRIBED_FILES = 100  # the oldest, and as many of the newest
+_DESCRIBED_BYTES = 256 * 1024 * 1024
+
+
+class FilesStream(ReceivedFiles):
+    """``written_in_place``: whether files are seen while they are written, as on a disk."""
+
+    def __init__(self, tree: Tree, format: str, *, written_in_place: bool, poll_seconds: float) -> None:
+        self._tree, self._format = tree, format
+        self._catalog = FilesCatalog(tree, format)
+        self._written_in_place, self._poll_seconds = written_in_place, poll_seconds
+
+    # -------------------------------------------------------------- following
+
+    def check(self, reading: Reading) -> None:
+        self._options(reading)
+        parts = _folder(reading)
+        only = self._tree.root_file()
+        if only is not None:
+            raise SourceFailed(
+                f"{only[0].shown} is a file: a stream follows a folder and the files that come into it",
+                next_step="name the folder above it as the path of the connection",
+            )
+        self._tree.require()
+        shown = self._tree.shown(parts)
+        try:
+            self._catalog.require_no_lake(shown, parts)
+        except FileNotFoundError as error:
+            known = [name.replace(".", "/") for name in self._catalog.names()]
+            raise SourceFailed(
+                f"there is no folder {shown}.{did_you_mean('/'.join(parts), known)}",
+                next_step=f"make it, as in  mkdir -p '{shown}', or name another as the source's query",
+            ) from error
+        except NotADirectoryError as error:
+            raise SourceFailed(
+                f"{shown} is a file: a stream follows a folder and the files that come into it",
+                next_step="name the folder in which it lies",
+            ) from error
+        ours = self._tree.managed(parts)
+        if ours is not None and ours.state.layout.format != self._format:
+            raise self._catalog.of_other_format(shown, ours.state.layout.format, "")
+
+    def receiver(self, reading: Reading, progress: Mapping[str, str]) -> Receiver:
+        return FilesReceiver(
+            lambda: self._files(reading),
+            reading,
+            self._options(reading),
+            progress,
+            written_in_place=self._written_in_place,
+        )
+
+    def _options(self, reading: Reading) -> FollowOptions:
+        return FollowOptions.of(reading.options, self._poll_seconds)
+
+    def _files(self, reading: Reading) -> Iterator[Listed]:
+        """The files there, with their paths below the root. CannotConnect when the server is away."""
+        parts, everywhere = _folder(reading), self._options(reading).recursive
+        above = "".join(f"{part}/" for part in parts)
+        try:
+            for found in self._tree.each_file(parts, lambda name: everywhere or self._catalog.belongs(name)):
+                yield replace(found, name=above + found.name)
+        except SourceFailed:
+            self._tree.root_file()  # is it there at all?
+            raise
+
+    # -------------------------------------------------------------- reading
+
+    def rows(
+        self,
+        spark: SparkSession,
+        paths: Sequence[str],
+        reading: Reading,
+        columns: Sequence[ColumnSpec] | None = None,
+    ) -> DataFrame:
+        from ematix_flow.backends.objectstore.spark import FilesSource
+
+        source = FilesSource(self._catalog, self._format, reading.files)
+        return source.read(spark, self._table(paths, reading), columns)
+
+    def describe(self, spark: SparkSession, reading: Reading) -> tuple[ColumnSpec, ...] | None:
+        """Of very many or large files some of the oldest and of the newest are looked at."""
+        from ematix_flow.backends.objectstore.spark.streamrows import columns_of
+
+        parts = _folder(reading)
+        ours = self._tree.managed(parts)
+        if ours is not None:
+            return tuple(replace(column, primary_key=False) for column in ours.state.layout.columns)
+        paths = self._described(reading)
+        return columns_of(self.rows(spark, paths, reading)) if paths else None
+
+    def _described(self, reading: Reading) -> list[str]:
+        def some() -> Iterator[tuple[int, str, int]]:
+            return (
+                (file.modified, file.name, file.size)
+                for file in self._files(reading)
+                if file.size and not is_unfinished(file.name)
+            )
+
+        chosen = nsmallest(_DESCRIBED_FILES, some())
+        if len(chosen) == _DESCRIBED_FILES:
+            chosen = sorted({*chosen, *nlargest(_DESCRIBED_FILES, some())})
+        paths: list[str] = []
+        size = 0
+        while chosen and (not paths or size + chosen[-1][2] <= _DESCRIBED_BYTES):
+            _, path, more = chosen.pop(-1 if len(paths) % 2 == 0 else 0)
+            paths.append(path)
+            size += more
+        return sorted(paths)
+
+    def _table(self, paths: Sequence[str], reading: Reading) -> ReadableTable:
+        """The files as those of a table. SourceFailed for one that is gone, or of another format."""
+        parts = _folder(reading)
+        above = "".join(f"{part}/" for part in parts)
+        strange = next((path for path in paths if not path.startswith(above)), None)
+        if strange is not None:
+            raise SourceFailed(
+                f"the file {strange} was received, and does not lie in {self._tree.shown(parts)}",
+                next_step="follow the folder in which it lies, or give the stream another name",
+            )
+        names = sorted({path[len(above) :] for path in paths})
+        ours = self._tree.managed(parts)
+        if ours is not None:
+            there = {file.name: file for file in ours.files}
+            gone = next((name for name in names if name not in there), None)
+            if gone is not None:
+                raise _vanished(f"{self._tree.shown(parts)}/{gone}")
+            files = tuple(there[name] for name in names)
+            return ReadableTable(reading.query, ours.folder, files, ours.state, whole_folder=False)
+        with ThreadPoolExecutor(_THREADS) as threads:
+            files = tuple(threads.map(lambda name: self._file(parts, name), names))
+        self._catalog.require_format(self._tree.shown(parts), files)
+        return ReadableTable(reading.query, self._tree.uri(parts), files, None, whole_folder=False)
+
+    def _file(self, parts: Parts, name: str) -> SourceFile:
+        inside = (*parts, *name.split("/"))
+        try:
+            return replace(self._tree.file(inside), name=name)
+        except FileNotFoundError as error:
+            raise _vanished(self._tree.shown(inside)) from error
+        except SourceFailed as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise _vanished(self._tree.shown(inside)) from error
+            raise
+
+
+def _folder(reading: Reading) -> Parts:
+    """The folders that the query names below the connection's root; none for the root itself."""
+    if reading.query.strip("/") in ("", "."):
+        return ()
+    try:
+        return segments(reading.query)
+    except ValueError as error:
+        raise SourceFailed(
+            f"{reading.query!r} cannot be a folder of files: {error}",
+            next_step='name it from the root of the connection on, as in  "raw/orders/"',
+        ) from error
+
+
+def _vanished(shown: str) -> SourceFailed:
+    return SourceFailed(
+        f"{shown} is no longer there: it was received, and removed before its rows were read",
+        next_step="put it back, and remove files only when the stream has loaded them; "
+        "where it is not needed, let the stream send what it cannot read to its dead letters",
+    )

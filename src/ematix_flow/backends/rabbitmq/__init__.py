@@ -1,0 +1,1 @@
+"""RabbitMQ: queues that streams follow and send to."""

@@ -1,0 +1,180 @@
+"""What the driver and the broker say when something fails, as errors of ours."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+from pika.exceptions import (
+    AMQPError,
+    AuthenticationError,
+    ChannelClosedByBroker,
+    ConnectionClosed,
+    IncompatibleProtocolError,
+    ProbableAccessDeniedError,
+    ProbableAuthenticationError,
+)
+
+from ematix_flow.errors import CannotConnect, FlowError, LoadError, SourceFailed, TargetFailed
+
+ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, NOT_ALLOWED = 403, 404, 405, 530
+
+
+def cannot_connect(error: BaseException, name: str, label: str, vhost: str, user: str) -> CannotConnect:
+    """``label`` is the server's address without login."""
+    what, step = _reason(error, label, vhost, user)
+    return CannotConnect(f"connection {name!r}: {what}", next_step=step)
+
+
+def _reason(error: BaseException, label: str, vhost: str, user: str) -> tuple[str, str]:
+    chain = _chain(error)
+    inner, text = chain[-1], _text(error)
+    if _has(chain, ProbableAuthenticationError, AuthenticationError):
+        return (
+            f"RabbitMQ at {label} refuses the user {user!r} or its password",
+            "mend the user and password in amqp_url; the user guest may connect from the same machine only",
+        )
+    if _has(chain, ProbableAccessDeniedError) or _code(error) == NOT_ALLOWED:
+        if "not found" in text:
+            return (
+                f"RabbitMQ at {label} has no virtual host {vhost!r}",
+                f"create it:  rabbitmqctl add_vhost {vhost!r} ; or mend the end of amqp_url",
+            )
+        return (
+            f"RabbitMQ at {label} does not let {user!r} into the virtual host {vhost!r}: {text}",
+            f"allow it:  rabbitmqctl set_permissions -p {vhost!r} {user!r} '.*' '.*' '.*'",
+        )
+    if isinstance(inner, ssl.SSLCertVerificationError):
+        return (
+            f"the certificate of RabbitMQ at {label} is not trusted: {inner.verify_message}",
+            "set tls_ca_path to the authority that signed it",
+        )
+    if isinstance(inner, ssl.SSLError):
+        return (
+            f"TLS with RabbitMQ at {label} failed: {inner.reason or inner}",
+            "look whether that port speaks TLS (5671 by habit); begin amqp_url with amqp:// if it does not",
+        )
+    if isinstance(inner, socket.gaierror):
+        return (f"the host of {label} is not known", "mend the host in amqp_url")
+    if isinstance(inner, ConnectionRefusedError):
+        return (
+            f"nobody listens at {label}",
+            "look whether RabbitMQ runs, and mend host and port in amqp_url",
+        )
+    if isinstance(inner, TimeoutError) or any("Timeout" in type(each).__name__ for each in chain):
+        return (f"RabbitMQ at {label} does not answer in time", "look at the network and the firewall")
+    if _has(chain, IncompatibleProtocolError):
+        return (
+            f"what listens at {label} does not speak AMQP 0-9-1, or speaks it by TLS only",
+            "mend the port in amqp_url, or begin it with amqps://",
+        )
+    return (f"RabbitMQ at {label}: {text}", "look at the server's log")
+
+
+def source_refused(error: BaseException, name: str, queue: str, *, was_there: bool = False) -> SourceFailed:
+    """The broker does not let us follow a queue."""
+    what, step = _queue_reason(error, queue, was_there)
+    return SourceFailed(
+        f"connection {name!r}: {what}",
+        state="what was received stays; what is not acknowledged is still in the queue, if there is one",
+        next_step=step,
+    )
+
+
+def target_refused(error: BaseException, name: str, place: str) -> TargetFailed:
+    """The broker does not let us send there."""
+    what, step = _queue_reason(error, place, False)
+    return TargetFailed(f"connection {name!r}: {what}", state="nothing was sent", next_step=step)
+
+
+def _queue_reason(error: BaseException, place: str, was_there: bool) -> tuple[str, str]:
+    code = _code(error)
+    if code == NOT_FOUND and place.startswith("exchange:"):
+        return (
+            f"RabbitMQ has no exchange {place[9:].partition('/')[0]!r}",
+            "declare it, and bind a queue to it",
+        )
+    if code == NOT_FOUND:
+        return (
+            f"the queue {place!r} was deleted while it was read"
+            if was_there
+            else f"there is no queue {place!r}",
+            f"declare it:  rabbitmqadmin declare queue name={place} durable=true",
+        )
+    if code == ACCESS_REFUSED:
+        return (
+            f"RabbitMQ does not allow it: {_text(error)}",
+            "have the permission set: rabbitmqctl set_permissions",
+        )
+    if code == RESOURCE_LOCKED:
+        return (
+            f"the queue {place!r} is exclusive to another connection",
+            "end the other consumer, or declare the queue without exclusive",
+        )
+    return (f"RabbitMQ refuses {place!r}: {_text(error)}", "look at the server's log")
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether it may go well later: the connection ended, or the queue's node is away for a while."""
+    if isinstance(error, ChannelClosedByBroker):
+        if error.reply_code == NOT_FOUND:
+            return "is down" in error.reply_text or "inaccessible" in error.reply_text
+        return error.reply_code not in (ACCESS_REFUSED, RESOURCE_LOCKED, NOT_ALLOWED)
+    return not isinstance(error, FlowError) or isinstance(error, CannotConnect)
+
+
+def lost(name: str, label: str, error: BaseException | None, seconds: float) -> CannotConnect:
+    why = error.what.partition(": ")[2] if isinstance(error, FlowError) else _text(error) if error else ""
+    return CannotConnect(
+        f"connection {name!r}: RabbitMQ at {label} stays away for {seconds:.0f} seconds"
+        + (f": {why}" if why else ""),
+        state="what was received stays; what is not acknowledged is still in the queue",
+        next_step="start it again when the server is back",
+    )
+
+
+def sending_failed(error: BaseException, name: str, place: str, label: str) -> LoadError:
+    """A batch was under way; who repeats it sends some messages twice."""
+    return TargetFailed(
+        f"connection {name!r}: sending to {place!r} at {label} failed: {_text(error)}",
+        state="some messages of the batch may be there; they are sent again with the batch",
+        next_step="run it again; look at the server's log if it fails again",
+    )
+
+
+def _code(error: BaseException) -> int | None:
+    for each in _chain(error):
+        if isinstance(each, (ChannelClosedByBroker, ConnectionClosed)):
+            return int(each.reply_code)
+    return None
+
+
+def _text(error: BaseException) -> str:
+    """The broker's or the system's own words."""
+    chain = _chain(error)
+    for each in chain:
+        if isinstance(each, (ChannelClosedByBroker, ConnectionClosed)):
+            return str(each.reply_text)
+    words = str(chain[-1]).strip().splitlines()
+    return f"{type(chain[-1]).__name__}: {words[0]}" if words else type(chain[-1]).__name__
+
+
+def _has(chain: list[BaseException], *kinds: type[BaseException]) -> bool:
+    return any(isinstance(each, kinds) for each in chain)
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error and what it wraps: the driver hides what the system said in arguments and attributes."""
+    chain = [error]
+    while len(chain) < 10:
+        last = chain[-1]
+        several = getattr(last, "exceptions", None) or ()
+        inside = [getattr(last, "exception", None), *reversed(several), *getattr(last, "args", ())]
+        nested = next((each for each in inside if isinstance(each, BaseException)), None)
+        if nested is None:
+            break
+        chain.append(nested)
+    return chain
+
+
+DriverErrors = (AMQPError, OSError, EOFError)

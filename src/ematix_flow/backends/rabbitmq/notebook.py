@@ -1,0 +1,82 @@
+"""RabbitMQ without a pipeline: ``RabbitMQBackend.open(amqp_url)``."""
+
+from __future__ import annotations
+
+from ematix_flow.backends.notebooks import BATCH_BYTES, MessageBackend
+from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.backends.rabbitmq.address import Address, address_of
+from ematix_flow.backends.rabbitmq.receiver import PREFETCH, RabbitMQReceiver
+from ematix_flow.backends.rabbitmq.sender import RabbitMQSender
+from ematix_flow.spec.connections.brokers import RabbitMQConnection
+
+NAME = "notebook"
+_CONTENT_TYPES = {"json": "application/json"}
+
+
+class RabbitMQBackend(MessageBackend):
+    """One server; places are queues, and to write also ``exchange:name`` or ``exchange:name/routing.key``."""
+
+    batch_size = 1000
+
+    def __init__(self, address: Address, payload: Payload, prefetch: int = PREFETCH) -> None:
+        super().__init__(payload)
+        self._address = address
+        self._prefetch = prefetch
+
+    @classmethod
+    def open(
+        cls,
+        amqp_url: str,
+        *,
+        consumer_tag: str | None = None,
+        payload_format: str = "json",
+        batch_size: int | None = None,
+        batch_bytes: int | None = None,
+        prefetch: int = PREFETCH,
+        tls_ca_path: str = "",
+        tls_cert_path: str = "",
+        tls_key_path: str = "",
+        tls_verify: bool = True,
+    ) -> RabbitMQBackend:
+        """Connects to nothing yet. A batch holds ``prefetch`` messages at most, until they are committed."""
+        connection = RabbitMQConnection(
+            name=NAME,
+            amqp_url=amqp_url,
+            consumer_tag=consumer_tag or "",
+            tls_ca_path=tls_ca_path,
+            tls_cert_path=tls_cert_path,
+            tls_key_path=tls_key_path,
+            tls_verify=tls_verify,
+        )
+        opened = cls(address_of(connection), Payload(format=payload_format), prefetch)
+        opened.batch_size = cls.batch_size if batch_size is None else batch_size
+        opened.batch_bytes = BATCH_BYTES if batch_bytes is None else batch_bytes
+        return opened
+
+    def ping(self) -> str:
+        said = self._address.server()
+        return f"{said.get('product', 'AMQP server')} {said.get('version', '')} at {self._address.label}"
+
+    def nack_pending(self, requeue: bool = False) -> int:
+        """Refuse what was yielded and not committed; how many messages.
+
+        They go to the queue's dead-letter exchange, or with ``requeue`` back into the queue.
+        """
+        count = 0
+        for place, receipts in self._pending.items():
+            receiver = self._receivers[place]
+            assert isinstance(receiver, RabbitMQReceiver)
+            receiver.reject(receipts, requeue=requeue)
+            count += len(receipts)
+        self._pending.clear()
+        return count
+
+    def pending_count(self) -> int:
+        """How many messages were yielded and not committed."""
+        return sum(len(receipts) for receipts in self._pending.values())
+
+    def _receiver(self, place: str) -> RabbitMQReceiver:
+        return RabbitMQReceiver(self._address, place, prefetch=self._prefetch)
+
+    def _sender(self, place: str) -> RabbitMQSender:
+        return RabbitMQSender(self._address, place, _CONTENT_TYPES.get(self._payload.format))

@@ -1,0 +1,251 @@
+"""A consumer of one queue: what it delivers, what is acknowledged, and what happens when it breaks."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pika
+from pika.exceptions import AMQPError
+
+from ematix_flow.backends.rabbitmq.address import Address
+from ematix_flow.backends.rabbitmq.failures import DriverErrors, is_passing, lost, source_refused
+from ematix_flow.backends.rabbitmq.messages import message_of
+from ematix_flow.backends.streams import Message, Receiver
+from ematix_flow.errors import CannotConnect
+
+PREFETCH = 10_000
+PATIENCE = 60.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+_STEADY = 10.0  # a connection that held so long is taken for sound
+_QUIET = 0.2  # an empty queue is believed when it is empty twice, so far apart
+
+Receipt = tuple[int, int]  # generation and delivery tag
+
+
+class RabbitMQReceiver(Receiver):
+    """Acknowledges by hand. A connection that ends is made again, for up to ``patience`` seconds.
+
+    ``prefetch`` is how many messages may be here unacknowledged: what one batch can hold at most.
+    """
+
+    acknowledges = True
+    flags_redelivery = True
+
+    def __init__(
+        self, address: Address, queue: str, *, prefetch: int = PREFETCH, patience: float = PATIENCE
+    ) -> None:
+        self.queue = queue
+        self.generation = 0
+        self._address = address
+        self._prefetch = prefetch
+        self._patience = patience
+        self._connection: pika.BlockingConnection | None = None
+        self._channel: Any = None
+        self._buffer: deque[Message] = deque()
+        self._floor = 0  # all tags up to it are answered
+        self._answered: set[int] = set()  # tags above it that are
+        self._was_there = False
+        self._down_since: float | None = None
+        self._up_since = 0.0
+        self._next_try = 0.0
+        self._pause = _FIRST_PAUSE
+        self._reason: BaseException | None = None
+        self._empty_since: float | None = None
+        self._connect()
+
+    # -------------------------------------------------------------- receiving
+
+    def poll(self, max_messages: int, timeout: float) -> Sequence[Message]:
+        deadline = time.monotonic() + timeout
+        if self._connection is None and not self._reconnected(deadline):
+            return ()
+        try:
+            self._serve(max(0.0, timeout) if not self._buffer else 0)
+            while len(self._buffer) < max_messages:
+                before = len(self._buffer)
+                left = deadline - time.monotonic()
+                if before == 0 and left > 0:
+                    self._serve(left)
+                else:
+                    self._serve(0)
+                    if len(self._buffer) == before:
+                        break
+        except DriverErrors as error:
+            self._lose(error)
+            return ()
+        taken = [self._buffer.popleft() for _ in range(min(max_messages, len(self._buffer)))]
+        if taken:
+            self._empty_since = None
+        return taken
+
+    def keep(self) -> None:
+        """Answer heartbeats; what comes meanwhile waits for the next poll."""
+        if self._connection is None:
+            return
+        try:
+            self._serve(0)
+        except DriverErrors as error:
+            self._lose(error)
+
+    def drained(self) -> bool | None:
+        if self._buffer or self._ready() != 0:
+            self._empty_since = None
+            return False
+        # what was on its way while the queue was asked has come when it has answered once more
+        if self._ready() != 0:
+            return False
+        self.keep()
+        if self._buffer or self._connection is None:
+            self._empty_since = None
+            return False
+        now = time.monotonic()
+        self._empty_since = self._empty_since or now
+        return now - self._empty_since >= _QUIET
+
+    def lag(self) -> Mapping[str, int]:
+        ready = self._ready()
+        return {} if ready is None else {self.queue: ready + len(self._buffer)}
+
+    def _ready(self) -> int | None:
+        """How many messages wait in the queue; None while the connection is away."""
+        if self._connection is None:
+            return None
+        try:
+            return int(self._channel.queue_declare(self.queue, passive=True).method.message_count)
+        except DriverErrors as error:
+            self._lose(error)
+            return None
+
+    # -------------------------------------------------------------- answering
+
+    def acknowledge(self, receipts: Sequence[Receipt]) -> bool | None:
+        tags = self._open_tags(receipts)
+        if not tags:
+            return True
+        try:
+            floor = self._raised_floor(tags)
+            if floor > self._floor:
+                self._channel.basic_ack(floor, multiple=True)
+            for tag in tags:
+                if tag > floor:
+                    self._channel.basic_ack(tag)
+            self._settle_tags(floor, tags)
+        except DriverErrors as error:
+            self._lose(error)
+            return False
+        return self._ready() is not None  # the broker has answered what it was asked after them
+
+    def reject(self, receipts: Sequence[Receipt], requeue: bool = False) -> bool | None:
+        """Refuse messages: they go to the queue's dead-letter exchange, or are dropped where it has none.
+
+        With ``requeue`` they go back into the queue instead.
+        """
+        tags = self._open_tags(receipts)
+        if not tags:
+            return True
+        try:
+            for tag in tags:
+                self._channel.basic_nack(tag, multiple=False, requeue=requeue)
+            self._settle_tags(self._raised_floor(tags), tags)
+        except DriverErrors as error:
+            self._lose(error)
+            return False
+        return self._ready() is not None
+
+    def _open_tags(self, receipts: Sequence[Receipt]) -> list[int]:
+        """In order, those of this connection that are not answered yet: to answer twice is an error."""
+        if self._connection is None:
+            return []
+        current = {tag for generation, tag in receipts if generation == self.generation}
+        return sorted(tag for tag in current if tag > self._floor and tag not in self._answered)
+
+    def _raised_floor(self, tags: Sequence[int]) -> int:
+        answered, floor = self._answered.union(tags), self._floor
+        while floor + 1 in answered:
+            floor += 1
+        return floor
+
+    def _settle_tags(self, floor: int, tags: Sequence[int]) -> None:
+        self._floor = floor
+        self._answered = {tag for tag in self._answered.union(tags) if tag > floor}
+
+    # -------------------------------------------------------------- the connection
+
+    def _connect(self) -> None:
+        connection = self._address.connect()
+        try:
+            channel = connection.channel()
+            channel.queue_declare(self.queue, passive=True)
+            channel.basic_qos(prefetch_count=self._prefetch)
+            channel.add_on_cancel_callback(self._cancelled)
+            tag = self._address.consumer_tag
+            channel.basic_consume(self.queue, self._delivered, **({"consumer_tag": tag} if tag else {}))
+        except DriverErrors as error:
+            with suppress(AMQPError, OSError):
+                connection.close()
+            if is_passing(error):
+                raise lost(self._address.name, self._address.label, error, 0) from error
+            raise source_refused(error, self._address.name, self.queue, was_there=self._was_there) from error
+        self._connection, self._channel = connection, channel
+        self._floor, self._answered = 0, set()
+        self._was_there = True
+        self._up_since = time.monotonic()
+
+    def _serve(self, seconds: float) -> None:
+        assert self._connection is not None
+        self._connection.process_data_events(time_limit=seconds)
+        if self._channel is not None and not self._channel.is_open:
+            raise AMQPError("the channel was closed")
+
+    def _delivered(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        self._buffer.append(message_of(self.queue, self.generation, method, properties, body))
+
+    def _cancelled(self, _method: Any) -> None:
+        """The queue is gone or has moved; asking for it again tells which."""
+        raise AMQPError("the broker has ended the consumer")
+
+    def _lose(self, error: BaseException) -> None:
+        """All that is not acknowledged comes again, what was delivered and not polled too."""
+        connection, self._connection, self._channel = self._connection, None, None
+        self.generation += 1
+        self._buffer.clear()
+        self._empty_since = None
+        self._reason = error
+        now = time.monotonic()
+        if self._down_since is None or now - self._up_since >= _STEADY:
+            self._down_since, self._pause = now, _FIRST_PAUSE
+        self._next_try = now
+        if connection is not None and connection.is_open:
+            with suppress(AMQPError, OSError):
+                connection.close()
+
+    def _reconnected(self, deadline: float) -> bool:
+        """One attempt when it is time for one; else wait for it, not beyond the deadline."""
+        now = time.monotonic()
+        if now < self._next_try:
+            time.sleep(max(0.0, min(deadline, self._next_try) - now))
+            if time.monotonic() < self._next_try:
+                return False
+        try:
+            self._connect()
+        except CannotConnect as error:
+            now = time.monotonic()
+            away = now - (self._down_since if self._down_since is not None else now)
+            if away >= self._patience:
+                raise lost(self._address.name, self._address.label, error, away) from error
+            self._next_try = now + self._pause
+            self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+            return False
+        return True
+
+    def close(self) -> None:
+        """What is not acknowledged goes back into the queue."""
+        connection, self._connection, self._channel = self._connection, None, None
+        self._buffer.clear()
+        if connection is not None and connection.is_open:
+            with suppress(AMQPError, OSError):
+                connection.close()

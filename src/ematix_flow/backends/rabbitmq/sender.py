@@ -1,0 +1,277 @@
+"""Messages to a queue or an exchange, each confirmed by the broker before a batch counts as sent.
+
+The driver's blocking connection waits for every single confirm; here a window of messages is under way.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pika
+
+from ematix_flow.backends.rabbitmq.address import Address
+from ematix_flow.backends.rabbitmq.failures import (
+    cannot_connect,
+    sending_failed,
+    target_refused,
+)
+from ematix_flow.backends.rabbitmq.messages import amqp_headers
+from ematix_flow.backends.streams import HEADERS, KEY, VALUE, Token
+from ematix_flow.errors import FlowError, TargetFailed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+EXCHANGE = "exchange:"
+KEY_HEADER = "message_key"  # a row's key, where the routing key is the queue's name
+_WINDOW, _WINDOW_BYTES = 4_000, 32 * 1024 * 1024
+_HEARTBEAT = 600  # while the next batch is being computed nothing answers the broker
+_STALLED_SECONDS = 60.0
+_PERSISTENT = 2
+_NAMESPACE = uuid.UUID("6f6d1d0e-6f5c-5a53-9a55-0f3f0d2f6c11")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where messages go: a queue by the nameless exchange, or a named exchange."""
+
+    exchange: str
+    routing_key: str
+
+    @property
+    def is_queue(self) -> bool:
+        return not self.exchange
+
+
+def place_of(text: str) -> Place:
+    """``queue``, ``exchange:name`` (rows bring the routing key) or ``exchange:name/routing.key``."""
+    if not text.startswith(EXCHANGE):
+        return Place("", text)
+    exchange, _, routing_key = text.removeprefix(EXCHANGE).partition("/")
+    if not exchange:
+        raise TargetFailed(
+            f"{text!r} names no exchange", next_step="write  exchange:name  or  exchange:name/routing.key"
+        )
+    return Place(exchange, routing_key)
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    routing_key: str
+    body: bytes
+    headers: dict[str, str | None] | None
+    message_id: str
+
+
+@dataclass(frozen=True)
+class RabbitMQSender:
+    """Holds no connection: each task makes its own. At least once: a batch that failed is sent anew.
+
+    A message's id is made of the token and its number in the batch, so that a reader can drop what was
+    sent twice; without a token ids are new each time. ``content_type`` is what each message says it is.
+    """
+
+    address: Address
+    place: str
+    content_type: str | None = None
+
+    def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
+        place = place_of(self.place)
+        sending = _Sending(self, place, _outgoing(batches, place, token))
+        return sending.run()
+
+
+def _outgoing(batches: Iterable[pa.RecordBatch], place: Place, token: Token | None) -> Iterator[Outgoing]:
+    space = uuid.uuid4() if token is None else _token_space(token)
+    number = 0
+    for batch in batches:
+        names = batch.schema.names
+        keys = batch.column(names.index(KEY)).to_pylist() if KEY in names else [None] * batch.num_rows
+        headers = (
+            batch.column(names.index(HEADERS)).to_pylist() if HEADERS in names else [None] * batch.num_rows
+        )
+        for value, key, text in zip(batch.column(names.index(VALUE)).to_pylist(), keys, headers, strict=True):
+            table = amqp_headers(text)
+            routing_key = place.routing_key
+            if key is not None and place.is_queue:
+                table = {**(table or {}), KEY_HEADER: _key_text(key)}
+            elif key is not None:
+                routing_key = _key_text(key)
+            yield Outgoing(routing_key, value or b"", table, str(uuid.uuid5(space, str(number))))
+            number += 1
+
+
+def _token_space(token: Token) -> uuid.UUID:
+    # the parts are told apart by their lengths
+    parts = (token.pipeline, token.target, token.batch_key)
+    return uuid.uuid5(_NAMESPACE, "".join(f"{len(part)}:{part}" for part in parts))
+
+
+def _key_text(key: bytes) -> str:
+    return key.decode("utf-8", "backslashreplace")
+
+
+class _Sending:
+    """One batch on one connection, driven by the driver's own loop."""
+
+    def __init__(self, sender: RabbitMQSender, place: Place, messages: Iterator[Outgoing]) -> None:
+        self._sender, self._address, self._place = sender, sender.address, place
+        self._messages = messages
+        self._exhausted = False
+        self._sent = 0
+        self._underway: dict[int, int] = {}  # delivery tag -> bytes
+        self._lowest = 1
+        self._bytes = 0
+        self._confirmed_at_look = 0
+        self._confirmed = 0
+        self._refused = 0
+        self._returned: list[str] = []
+        self._returns = 0
+        self._failure: BaseException | None = None
+        self._channel: Any = None
+        self._open = False
+        self._connection: Any = None
+
+    def run(self) -> int:
+        """How many were sent. Raises when one was not confirmed, or found no queue."""
+        self._connection = pika.SelectConnection(
+            self._address.parameters(heartbeat=_HEARTBEAT),
+            on_open_callback=self._on_open,
+            on_open_error_callback=self._on_open_error,
+            on_close_callback=self._on_close,
+        )
+        loop = self._connection.ioloop
+        loop.call_later(_STALLED_SECONDS, self._look)
+        try:
+            loop.start()
+        finally:
+            loop.close()
+        self._raise()
+        return self._sent
+
+    def _raise(self) -> None:
+        address, place = self._address, self._sender.place
+        if self._failure is not None:
+            if isinstance(self._failure, FlowError) or not isinstance(self._failure, Exception):
+                raise self._failure
+            if not self._open:
+                raise cannot_connect(
+                    self._failure, address.name, address.label, address.vhost, address.user
+                ) from self._failure
+            if self._sent == 0:
+                raise target_refused(self._failure, address.name, place) from self._failure
+            raise sending_failed(self._failure, address.name, place, address.label) from self._failure
+        rest = "the other messages of the batch are there; they are sent again with the batch"
+        if self._returns:
+            raise TargetFailed(
+                f"connection {address.name!r}: no queue takes {self._returns} of {self._sent} messages "
+                f"to {place!r}: {self._returned[0]}",
+                state=rest,
+                next_step="declare the queue, or bind one to the exchange",
+            )
+        if self._refused:
+            raise TargetFailed(
+                f"connection {address.name!r}: RabbitMQ refused {self._refused} of {self._sent} messages "
+                f"to {place!r}; a queue that is full may do so",
+                state=rest,
+                next_step="look at the queue's length, its limits and the server's log",
+            )
+
+    # -------------------------------------------------------------- callbacks of the driver
+
+    def _on_open(self, connection: Any) -> None:
+        connection.channel(on_open_callback=self._on_channel)
+
+    def _on_open_error(self, connection: Any, error: BaseException) -> None:
+        self._failure = self._failure or error
+        connection.ioloop.stop()
+
+    def _on_channel(self, channel: Any) -> None:
+        self._channel = channel
+        channel.add_on_close_callback(self._on_channel_closed)
+        channel.add_on_return_callback(self._on_return)
+        channel.confirm_delivery(self._on_confirm, callback=self._on_ready)
+
+    def _on_ready(self, _frame: Any) -> None:
+        self._open = True
+        self._pump()
+
+    def _on_return(self, _channel: Any, method: Any, _properties: Any, _body: bytes) -> None:
+        self._returns += 1
+        if not self._returned:
+            self._returned.append(f"{method.reply_text}, routing key {method.routing_key!r}")
+
+    def _on_confirm(self, frame: Any) -> None:
+        method = frame.method
+        first = self._lowest if method.multiple else method.delivery_tag
+        count = 0
+        for tag in range(first, method.delivery_tag + 1):
+            size = self._underway.pop(tag, None)
+            if size is not None:
+                self._bytes -= size
+                count += 1
+        if method.multiple:
+            self._lowest = method.delivery_tag + 1
+        self._confirmed += count
+        if method.NAME == "Basic.Nack":
+            self._refused += count
+        if len(self._underway) <= _WINDOW // 2:
+            self._pump()
+
+    def _on_channel_closed(self, _channel: Any, reason: BaseException) -> None:
+        if not self._is_done():
+            self._failure = self._failure or reason
+        if not (self._connection.is_closing or self._connection.is_closed):
+            self._connection.close()
+
+    def _on_close(self, connection: Any, reason: BaseException) -> None:
+        if not self._is_done():
+            self._failure = self._failure or reason
+        connection.ioloop.stop()
+
+    # -------------------------------------------------------------- the work
+
+    def _pump(self) -> None:
+        """Publish until the window is full; end when all is confirmed."""
+        try:
+            while not self._exhausted and len(self._underway) < _WINDOW and self._bytes < _WINDOW_BYTES:
+                message = next(self._messages, None)
+                if message is None:
+                    self._exhausted = True
+                    break
+                self._publish(message)
+        except BaseException as error:  # of whoever computes the rows; told when the loop has ended
+            self._failure = error
+            self._connection.close()
+            return
+        if self._is_done() and not self._connection.is_closing:
+            self._connection.close()
+
+    def _publish(self, message: Outgoing) -> None:
+        properties = pika.BasicProperties(
+            content_type=self._sender.content_type,
+            delivery_mode=_PERSISTENT,
+            headers=message.headers,
+            message_id=message.message_id,
+        )
+        self._channel.basic_publish(
+            self._place.exchange, message.routing_key, message.body, properties, mandatory=True
+        )
+        self._sent += 1
+        self._underway[self._sent] = len(message.body)
+        self._bytes += len(message.body)
+
+    def _is_done(self) -> bool:
+        return self._exhausted and not self._underway
+
+    def _look(self) -> None:
+        """Give up on a broker that takes and confirms nothing any more."""
+        if self._underway and self._confirmed == self._confirmed_at_look:
+            self._failure = TimeoutError(f"no confirm for {_STALLED_SECONDS:.0f} seconds")
+            self._connection.ioloop.stop()
+            return
+        self._confirmed_at_look = self._confirmed
+        self._connection.ioloop.call_later(_STALLED_SECONDS, self._look)

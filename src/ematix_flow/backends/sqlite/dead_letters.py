@@ -1,0 +1,20 @@
+"""Dead letters in a table of a SQLite database."""
+
+from __future__ import annotations
+
+from ematix_flow.backends.embedded import DatabaseFile
+from ematix_flow.spec.connections import SQLiteConnection
+from ematix_flow.state.dead_letters_sql import SqlDeadLetters
+from ematix_flow.state.sqlite_file import sqlite_engine
+
+
+def open_store(
+    connection: SQLiteConnection, schema: str | None, table: str, max_attempts: int
+) -> SqlDeadLetters:
+    """SQLite has no schemas: one becomes the first part of the table's name."""
+    file = DatabaseFile.of("SQLite", connection.name, connection.path)
+    file.require_shared("dead-letter store")
+    file.require_folder()
+    name = table if schema is None else f"{schema}__{table}"
+    location = f"{name} of connection {connection.name!r}"
+    return SqlDeadLetters(sqlite_engine(file.path), location, table=name, max_attempts=max_attempts)

@@ -1,0 +1,93 @@
+"""One table of a TOML file as a reader of options sees it: its values, and the line of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ematix_flow.config.interpolate import expand
+from ematix_flow.config.toml_file import TomlFile
+from ematix_flow.errors import DeclarationError, MissingSecret, did_you_mean
+from ematix_flow.spec.location import SourceLocation
+
+
+@dataclass(frozen=True)
+class TomlTable:
+    """The values at a path of a file; the empty path is the file itself.
+
+    ``elsewhere`` says of a key that was taken over from another place where that is.
+    """
+
+    file: TomlFile
+    path: tuple[str, ...]
+    values: Mapping[str, Any]
+    elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def whole(cls, file: TomlFile) -> TomlTable:
+        return cls(file, (), file.tables)
+
+    @property
+    def label(self) -> str:
+        """``[transform.lookups.users]``, ``[[targets]]``, or the name of the file."""
+        names = [name for name in self.path if not name.isdigit()]
+        if not names:
+            return self.file.path.name
+        brackets = "[[{}]]" if self.path[-1].isdigit() else "[{}]"
+        return brackets.format(".".join(names))
+
+    def where(self, *keys: str) -> SourceLocation:
+        """The line of a key within; without one, of the table."""
+        if keys and keys[0] in self.elsewhere:
+            return self.file.where(*self.elsewhere[keys[0]], *keys[1:])
+        return self.file.where(*self.path, *keys)
+
+    def wrong(self, what: str, *keys: str, next_step: str | None = None) -> DeclarationError:
+        """An error that names the table and points at the key's line."""
+        return DeclarationError(f"{self.label}: {what}", where=self.where(*keys), next_step=next_step)
+
+    def table(self, key: str) -> TomlTable | None:
+        """The table within, None when there is none. Raises DeclarationError when it is something else."""
+        if key not in self.values:
+            return None
+        found = self.values[key]
+        if not isinstance(found, Mapping):
+            raise self.wrong(f"{key} is a table, and {type(found).__name__} is given", key)
+        return TomlTable(self.file, (*self.path, key), found)
+
+    def tables(self, key: str) -> list[TomlTable] | None:
+        """The tables of an array, as ``[[targets]]`` makes one; None when there is none."""
+        if key not in self.values:
+            return None
+        found = self.values[key]
+        if not isinstance(found, list) or not all(isinstance(item, Mapping) for item in found):
+            raise self.wrong(f"{key} is written [[{key}]], once for each", key)
+        return [TomlTable(self.file, (*self.path, key, str(n)), item) for n, item in enumerate(found)]
+
+    def text(self, key: str) -> str | None:
+        """A text with its ``${…}`` references replaced, None when there is none."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise self.wrong(f"{key} takes text, not {value!r}", key)
+        try:
+            return str(expand(value, used_by=f"{self.label} {key}"))
+        except MissingSecret as error:
+            raise error.at(self.where(key)) from None
+
+    def refuse_unknown(self, known: Iterable[str]) -> None:
+        """Raises DeclarationError at the first key that is none of these, with a did-you-mean."""
+        known = set(known)
+        for key in self.values:
+            if key not in known:
+                raise self.wrong(f"there is no key {key!r}.{did_you_mean(key, known)}", key)
+
+    def nearest(self, words: str) -> SourceLocation:
+        """The line of the first key of this table that a message names; the table's own otherwise."""
+        for word in re.findall(r"\w+", words):
+            if word in self.values:
+                return self.where(word)
+        return self.where()

@@ -1,0 +1,340 @@
+"""One batch of a stream, from what Spark brought to the commit in every target.
+
+Everything is staged first; then what could not be read goes to the dead letters; then each target commits
+in the order declared; then the sources are told. A batch that is replayed goes the same way again, and
+whoever has it already does nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ematix_flow import faults
+from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.engine.streams.decoding import (
+    ORDER,
+    ORIGIN,
+    REASON,
+    ByOrigin,
+    Counts,
+    bad_messages,
+    decoded_frame,
+    each_row,
+    unreadable,
+)
+from ematix_flow.engine.streams.sinks import BatchName, Sink, TableSink
+from ematix_flow.errors import FlowError, RowRejected, SourceFailed
+from ematix_flow.plan.streams import VIEW, StreamPlan, run_sql
+from ematix_flow.plan.world import World
+from ematix_flow.spec.streams import StreamSpec
+from ematix_flow.spec.tables import ColumnSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SAMPLE = 1_000
+
+Seen = Callable[[], Counts]  # called when the batch was computed
+
+
+@dataclass(frozen=True)
+class Unloadable:
+    """A message or row that will not be loaded, and why."""
+
+    stage: str  # decode | transform | write
+    reason: str
+    message: Mapping[str, Any]  # the columns of a message
+
+
+class DeadLetters(Protocol):
+    """Where a stream puts what it cannot load. To add one again does nothing."""
+
+    def add(self, letters: Sequence[Unloadable]) -> None: ...
+
+
+@dataclass
+class BatchReport:
+    """What one batch did, for metrics, progress and the run log."""
+
+    number: int
+    rows_read: int = 0
+    rows_written: dict[str, int] = field(default_factory=dict)
+    dead_letters: dict[str, int] = field(default_factory=dict)
+    dropped: int = 0
+    empty: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    lag: Mapping[str, int] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - started
+
+
+class BatchLoader:
+    """Loads batches of one query into its sinks. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        plan: StreamPlan,
+        sinks: Sequence[Sink],
+        decoders: ByOrigin | None,
+        world: World,
+        letters: DeadLetters | None,
+        lookups: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self.plan, self.sinks, self.decoders = plan, sinks, decoders
+        self.world, self.letters, self.lookups = world, letters, lookups
+
+    @property
+    def spec(self) -> StreamSpec:
+        return self.plan.stream
+
+    def load(self, batch: BatchName, incoming: DataFrame, report: BatchReport) -> None:
+        """``incoming`` are messages, or rows with columns when there is no decoder."""
+        if not self.sinks:
+            self._bad(incoming, Counts(bad=1, example="no message says what its columns are"), report)
+            return
+        try:
+            with self.world.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
+                incoming, seen = self._stage(batch, incoming, report)
+                if any(isinstance(sink, TableSink) for sink in self.sinks):
+                    self._account(incoming, seen, report)
+            faults.point("stream.staged")
+            for sink in self.sinks:
+                with report.timed("apply"), self.world.spark_errors(f"sending to {sink.label}"):
+                    applied = sink.commit(batch)
+                report.rows_written[sink.label] = applied.rows_inserted + applied.rows_updated
+                faults.point("stream.target_committed")
+            if not any(isinstance(sink, TableSink) for sink in self.sinks):
+                self._account(incoming, seen, report)  # what is sent was counted on its way
+        finally:
+            for sink in self.sinks:
+                sink.discard()
+
+    def _account(self, incoming: DataFrame, seen: Seen, report: BatchReport) -> None:
+        """Count what came, and see to what could not be read."""
+        counts = seen()
+        report.rows_read, report.empty = counts.read, counts.empty
+        if counts.bad:
+            self._bad(incoming, counts, report)
+
+    def _stage(self, batch: BatchName, incoming: DataFrame, report: BatchReport) -> tuple[DataFrame, Seen]:
+        with report.timed("stage"):
+            try:
+                return incoming, self._stage_all(batch, incoming)
+            except FlowError as error:
+                if self.spec.on_error == "fail" or not _is_of_rows(error):
+                    raise
+                incoming = self._without_unloadable(incoming, report, error)
+                return incoming, self._stage_all(batch, incoming)
+
+    def _stage_all(self, batch: BatchName, incoming: DataFrame) -> Seen:
+        if self.decoders is None:
+            rows, seen = _counting(incoming)
+            self._stage_frames(batch, rows)
+            return seen
+        if len(self.sinks) == 1 and self._is_fused(self.sinks[0]):
+            counts = self.sinks[0].stage_messages(batch, incoming, self.decoders)
+            return lambda: counts
+        from pyspark.sql import functions as F
+
+        assert self.plan.columns is not None
+        decoded = decoded_frame(
+            incoming,
+            self.decoders,
+            self.plan.columns,
+            ordered=any(_last_wins(sink) for sink in self.sinks) and self.spec.transform_sql is None,
+            strict=self.spec.on_error == "fail",
+        )
+        decoded, seen = _counting(decoded, REASON)
+        self._stage_frames(batch, decoded.where(F.col(REASON).isNull()).drop(REASON))
+        return seen
+
+    def _is_fused(self, sink: Sink) -> bool:
+        return (
+            isinstance(sink, TableSink)
+            and self.spec.transform_sql is None
+            and sink.plan.projection is None
+            and not _last_wins(sink)
+        )
+
+    def _stage_frames(self, batch: BatchName, rows: DataFrame) -> None:
+        """Rows into every sink: computed by the SQL, projected, and of one key only the last."""
+        if self.spec.transform_sql is not None:
+            rows = run_sql(self.spec, rows, self.lookups())
+        for sink in self.sinks:
+            sink.stage_rows(batch, self._for_sink(sink, rows))
+
+    def _for_sink(self, sink: Sink, rows: DataFrame) -> DataFrame:
+        if _last_wins(sink) and ORDER[0] in rows.columns:
+            rows = last_of_each_key(rows, sink.plan.target.keys)
+        if sink.plan.projection is not None:
+            rows.createOrReplaceTempView(VIEW)
+            rows = rows.sparkSession.sql(sink.plan.projection)
+        return rows.select(*[_quoted(column.name) for column in sink.plan.table.columns])
+
+    # -------------------------------------------------------------- what cannot be loaded
+
+    def _bad(self, incoming: DataFrame, counts: Counts, report: BatchReport) -> None:
+        if self.spec.on_error == "fail":
+            raise unreadable(counts)
+        if self.spec.on_error == "drop":
+            report.dropped += counts.bad
+            return
+        assert self.letters is not None and self.decoders is not None
+        letters = self.letters
+        with report.timed("dead letters"):
+            found = each_row(
+                bad_messages(incoming, self.decoders),
+                lambda rows: letters.add([Unloadable("decode", row["reason"], row) for row in rows]),
+            )
+        faults.point("stream.dead_letters")
+        report.dead_letters["decode"] = report.dead_letters.get("decode", 0) + found
+
+    def _without_unloadable(self, incoming: DataFrame, report: BatchReport, error: FlowError) -> DataFrame:
+        """Find the rows that the SQL or a target refuses, put them aside, and go on without them."""
+        from ematix_flow.engine.streams.isolating import isolate
+
+        if self.decoders is None:
+            raise error
+        found, rest = isolate(incoming, self._try, error)
+        if self.spec.on_error == "dlq":
+            assert self.letters is not None
+            self.letters.add(found)
+            faults.point("stream.dead_letters")
+            for letter in found:
+                report.dead_letters[letter.stage] = report.dead_letters.get(letter.stage, 0) + 1
+        else:
+            report.dropped += len(found)
+        return rest
+
+    def _try(self, incoming: DataFrame) -> None:
+        """Compute what would be staged of these messages, and stage nothing."""
+        from pyspark.sql import functions as F
+
+        assert self.plan.columns is not None and self.decoders is not None
+        with self.world.spark_errors(f"a batch of {self.spec.name!r}"):
+            rows = decoded_frame(incoming, self.decoders, self.plan.columns)
+            rows = rows.where(F.col(REASON).isNull()).drop(REASON)
+            if self.spec.transform_sql is not None:
+                rows = run_sql(self.spec, rows, self.lookups())
+            for sink in self.sinks:
+                wanted = rows
+                if sink.plan.projection is not None:
+                    wanted.createOrReplaceTempView(VIEW)
+                    wanted = wanted.sparkSession.sql(sink.plan.projection)
+                wanted = wanted.select(*[_quoted(column.name) for column in sink.plan.table.columns])
+                check_rows(wanted, sink.plan.table)
+
+
+def check_rows(frame: DataFrame, table: Any) -> None:
+    """Whether every row fits the table; RowRejected names the first that does not."""
+    from ematix_flow.engine import tasks
+    from ematix_flow.engine.streams.isolating import fitting_task
+
+    for row in frame.mapInArrow(fitting_task(table), tasks.ANSWER).collect():
+        tasks.raise_told(row["answer"])
+
+
+def last_of_each_key(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Of several messages with one key the last: by position within a partition, by time between them."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    partition, position, at = ORDER
+    key = [F.col(_quoted(name)) for name in keys]
+    # numbers of any length, and texts, in their own order
+    by_position = [F.length(position).desc_nulls_last(), F.col(position).desc_nulls_last()]
+    within = Window.partitionBy(*key, F.col(partition)).orderBy(*by_position)
+    between = Window.partitionBy(*key).orderBy(
+        F.col(at).desc_nulls_last(), F.col(partition).desc_nulls_last()
+    )
+    rank = "_ematix_rank"
+    for window in (within, between):
+        rows = rows.withColumn(rank, F.row_number().over(window)).where(F.col(rank) == 1).drop(rank)
+    return rows
+
+
+def _last_wins(sink: Sink) -> bool:
+    return sink.plan.target.mode == "merge"
+
+
+def _is_of_rows(error: FlowError) -> bool:
+    """Whether single rows are to blame: a server that is away is not their fault."""
+    from ematix_flow.errors import (
+        CannotConnect,
+        EngineError,
+        JavaNotFound,
+        PlanError,
+        SparkFailed,
+        TargetFailed,
+    )
+
+    if isinstance(error, RowRejected):
+        return True
+    if isinstance(error, CannotConnect | PlanError | TargetFailed | JavaNotFound):
+        return False
+    return isinstance(error, SparkFailed | SourceFailed) or not isinstance(error, EngineError)
+
+
+def _counting(frame: DataFrame, reason: str | None = None) -> tuple[DataFrame, Seen]:
+    """The frame, and how many rows of it went by once it was computed."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    observed, wanted = Observation(), [F.count(F.lit(1)).alias("read")]
+    if reason is not None:
+        wanted += [
+            F.count(F.col(reason)).alias("bad"),
+            F.first(F.col(reason), ignorenulls=True).alias("example"),
+        ]
+
+    def seen() -> Counts:
+        found = observed.get
+        return Counts(found["read"], found.get("bad", 0), 0, found.get("example"))
+
+    return frame.observe(observed, *wanted), seen
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def union(frames: Sequence[DataFrame]) -> DataFrame:
+    """The messages of several sources, each with the number of its own."""
+    from pyspark.sql import functions as F
+
+    if len(frames) == 1:
+        return frames[0]
+    numbered = [frame.withColumn(ORIGIN, F.lit(number)) for number, frame in enumerate(frames)]
+    return reduce(lambda one, other: one.unionByName(other), numbered)
+
+
+def sample_values(frame: DataFrame) -> list[bytes]:
+    """Payloads of the first messages, for finding their columns."""
+    found = frame.where("value IS NOT NULL").select("value").limit(SAMPLE).collect()
+    return [bytes(row["value"]) for row in found]
+
+
+def inferred_columns(payload: Payload, values: Sequence[bytes]) -> tuple[ColumnSpec, ...] | None:
+    """The columns that these payloads hold; None when none of them can be read."""
+    from ematix_flow.backends.payloads.codecs import infer_json
+    from ematix_flow.spec.types import DataType
+
+    if payload.format == "raw_bytes":
+        return (ColumnSpec("value", DataType("bytes"), nullable=True),)
+    if payload.format != "json":
+        raise SourceFailed(
+            f"payload_format {payload.format!r} needs a schema registry that knows its columns",
+            next_step="set schema_registry= on the connection, or declare source_columns=",
+        )
+    return tuple(infer_json(values)) or None

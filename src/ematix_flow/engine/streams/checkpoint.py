@@ -1,0 +1,84 @@
+"""What a query's checkpoint says of its batches: which positions each one ends at, and which are committed.
+
+Spark writes a batch's positions before the batch runs and its commit after it. The files are only read.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ematix_flow.errors import EngineError
+
+NOTHING = "-"  # how Spark writes that a source had brought nothing yet
+
+
+class Checkpoint:
+    """One query's checkpoint, in a folder that this process reads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no batch was ever planned."""
+        return not _numbered(self.folder / "offsets")
+
+    def query_id(self) -> str:
+        """The query's own name for life, which is in every batch key."""
+        try:
+            return str(json.loads((self.folder / "metadata").read_text())["id"])
+        except (OSError, ValueError, KeyError) as error:
+            raise self._damaged("metadata") from error
+
+    def positions(self, batch: int) -> tuple[str | None, ...]:
+        """Where each source stands after this batch, as its own JSON; None where it has brought nothing."""
+        try:
+            lines = (self.folder / "offsets" / str(batch)).read_text().splitlines()
+        except OSError as error:
+            raise self._damaged(f"offsets/{batch}") from error
+        if len(lines) < 3 or lines[0] != "v1":
+            raise self._damaged(f"offsets/{batch}")
+        return tuple(None if line == NOTHING else line for line in lines[2:])
+
+    def before(self, batch: int) -> tuple[str | None, ...]:
+        """Where each source stood when this batch began; empty for the first."""
+        return (
+            self.positions(batch - 1)
+            if batch > 0 and (self.folder / "offsets" / str(batch - 1)).exists()
+            else ()
+        )
+
+    def last_committed(self) -> int | None:
+        """The newest batch of which Spark knows that it is done."""
+        return max(_numbered(self.folder / "commits"), default=None)
+
+    def _damaged(self, name: str) -> EngineError:
+        return EngineError(
+            f"the checkpoint {self.folder} is damaged: {name} cannot be read",
+            state="the targets are as their ledgers say",
+            next_step="move that folder away and start again: the stream goes on where the ledger ends",
+        )
+
+
+def _numbered(folder: Path) -> list[int]:
+    try:
+        return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
+    except FileNotFoundError:
+        return []
+
+
+def joined(positions: tuple[str | None, ...]) -> str:
+    """The positions of all sources as one text, for a ledger."""
+    return json.dumps([None if position is None else json.loads(position) for position in positions])
+
+
+def separate(text: str, sources: int) -> tuple[str | None, ...]:
+    """The positions of each source out of a ledger's text; all None when it does not fit the sources."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return (None,) * sources
+    if not isinstance(found, list) or len(found) != sources:
+        return (None,) * sources
+    return tuple(None if position is None else json.dumps(position) for position in found)

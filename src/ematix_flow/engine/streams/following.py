@@ -1,0 +1,150 @@
+"""The sources of a running stream: what Spark follows, what a batch holds, who is told when it is loaded."""
+
+from __future__ import annotations
+
+import json
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.spool import Spool
+from ematix_flow.backends.streams import MESSAGE_DDL, Reading, Received, ReceivedFiles, SparkStream
+from ematix_flow.engine.streams.checkpoint import Checkpoint
+from ematix_flow.engine.streams.spooled import segment_range, spool_frame
+from ematix_flow.spec.tables import ColumnSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Followed(ABC):
+    """One source of a stream, opened. ``rows_are_columns``: nothing is to be decoded."""
+
+    rows_are_columns = False
+
+    @abstractmethod
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """The streaming frame that Spark follows."""
+
+    @abstractmethod
+    def batch(self, frame: DataFrame, before: str | None, after: str | None) -> DataFrame | None:
+        """What a batch holds; ``frame`` is what Spark gave for it. None when it holds nothing."""
+
+    @abstractmethod
+    def committed(self, before: str | None, after: str) -> None:
+        """Every target holds everything up to ``after``."""
+
+    def check(self) -> None:
+        """Raise what went wrong in the background."""
+        return
+
+    def is_drained(self) -> bool | None:
+        """Whether all that was there is loaded; None when Spark itself knows."""
+        return None
+
+    def lag(self, after: str | None) -> Mapping[str, int]:
+        return {}
+
+    def close(self) -> None:
+        return
+
+
+class FollowedBySpark(Followed):
+    """Kafka and Delta: Spark knows the positions."""
+
+    def __init__(self, source: SparkStream, reading: Reading) -> None:
+        self.source, self.reading = source, reading
+        self.rows_are_columns = source.kind_of_rows == "columns"
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        return self.source.frame(spark, self.reading)
+
+    def batch(self, frame: DataFrame, before: str | None, after: str | None) -> DataFrame | None:
+        return frame
+
+    def committed(self, before: str | None, after: str) -> None:
+        self.source.committed(after)
+
+    def lag(self, after: str | None) -> Mapping[str, int]:
+        asked = getattr(self.source, "lag", None)
+        return asked(after) if asked is not None and after is not None else {}
+
+
+class SharedSpool:
+    """What is received of one source, for all queries of a stream.
+
+    RabbitMQ, Pub/Sub, Kinesis and files: received by us, and kept until every target has it.
+    """
+
+    IDLE_SECONDS = 2.0
+
+    def __init__(self, source: Received, reading: Reading, folder: Path, shares: int) -> None:
+        self.source, self.reading = source, reading
+        self._reached: dict[int, int] = dict.fromkeys(range(shares), 0)
+        self._settled = 0
+        self._lock = threading.Lock()
+        self.spool = Spool(folder)
+        self.spool.open()
+        self.spool.follow(source.receiver(reading, self.spool.progress()))
+
+    def begin(self, share: int, checkpoint: Checkpoint) -> None:
+        """Where a query stands that goes on: what it has loaded counts as loaded."""
+        done = checkpoint.last_committed()
+        position = checkpoint.positions(done)[0] if done is not None else None
+        if position is not None:
+            self.reached(share, json.loads(position)["segment"])
+
+    def reached(self, share: int, segment: int) -> None:
+        """A query is through with all segments up to this one; done is what all queries are through with."""
+        with self._lock:
+            self._reached[share] = max(segment, self._reached[share])
+            through = min(self._reached.values())
+            done = range(self._settled + 1, through + 1)
+            self._settled = max(through, self._settled)
+        if done:
+            self.spool.settle(done)
+
+    def share(self, number: int, columns: tuple[ColumnSpec, ...] | None) -> Followed:
+        return _SpoolShare(self, number, columns)
+
+    def close(self) -> None:
+        self.spool.close()
+
+
+class _SpoolShare(Followed):
+    """A spool as one query follows it."""
+
+    def __init__(self, shared: SharedSpool, number: int, columns: tuple[ColumnSpec, ...] | None) -> None:
+        self.shared, self.number, self.columns = shared, number, columns
+        self.rows_are_columns = shared.source.kind_of_rows == "columns"
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        return spool_frame(spark, self.shared.spool.newest)
+
+    def batch(self, frame: DataFrame, before: str | None, after: str | None) -> DataFrame | None:
+        paths = self.shared.spool.paths(segment_range(before, after))
+        if not paths:
+            return None
+        spark = frame.sparkSession
+        segments = spark.read.schema(MESSAGE_DDL).parquet(*(str(path) for path in paths))
+        if not self.rows_are_columns:
+            return segments
+        source = self.shared.source
+        assert isinstance(source, ReceivedFiles)
+        named = [bytes(row["value"]).decode() for row in segments.select("value").collect()]
+        return source.rows(spark, named, self.shared.reading, self.columns)
+
+    def committed(self, before: str | None, after: str) -> None:
+        self.shared.reached(self.number, json.loads(after)["segment"])
+
+    def check(self) -> None:
+        self.shared.spool.check()
+
+    def is_drained(self) -> bool | None:
+        spool = self.shared.spool
+        return spool.drained(SharedSpool.IDLE_SECONDS) and spool.pending_rows() == 0
+
+    def lag(self, after: str | None) -> Mapping[str, int]:
+        return self.shared.spool.lag()

@@ -1,0 +1,100 @@
+"""Rows of other connections that a stream's SQL joins with: read whole, kept by Spark, refreshed aside.
+
+A refresh reads into a new view and then swaps the name, so that a batch sees the old rows or the new.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.base import BatchSource, Query
+from ematix_flow.engine.frames import source_frame
+from ematix_flow.errors import FlowError
+from ematix_flow.plan.spark_types import columns_of_frame
+from ematix_flow.plan.world import World
+from ematix_flow.spec.streams import LookupSpec, StreamSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Lookups:
+    """All lookups of one stream. Nothing is read before `views` or `start` is called."""
+
+    def __init__(self, spec: StreamSpec, world: World, note: Callable[[str], None]) -> None:
+        self.spec, self.world, self.note = spec, world, note
+        self._views: dict[str, str] = {}
+        self._frames: dict[str, DataFrame] = {}
+        self._retired: list[tuple[str, DataFrame]] = []
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def views(self) -> Mapping[str, str]:
+        """The global view of each lookup by the name that the SQL has for it."""
+        for lookup in self.spec.lookups:
+            if lookup.name not in self._views:
+                self._read(lookup)
+        return dict(self._views)
+
+    def start(self) -> None:
+        """Refresh each in the background, as it asks for."""
+        self.views()
+        for lookup in self.spec.lookups:
+            if lookup.refresh_interval_ms is not None:
+                thread = threading.Thread(
+                    target=self._refresh,
+                    args=(lookup,),
+                    name=f"ematix-flow lookup {lookup.name}",
+                    daemon=True,
+                )
+                self._threads.append(thread)
+                thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(timeout=30)
+        for view, frame in [*self._retired, *((self._views[n], f) for n, f in self._frames.items())]:
+            frame.sparkSession.catalog.dropGlobalTempView(view)
+            frame.unpersist()
+        self._views, self._frames, self._retired = {}, {}, []
+
+    def _refresh(self, lookup: LookupSpec) -> None:
+        assert lookup.refresh_interval_ms is not None
+        while not self._stop.wait(lookup.refresh_interval_ms / 1000):
+            try:
+                self._read(lookup)
+            except FlowError as error:
+                self.note(f"lookup {lookup.name!r} keeps its rows: {error.what}")
+
+    def _read(self, lookup: LookupSpec) -> None:
+        """Into a new view; the one before is dropped when the next one comes, no batch reads it then."""
+        frame = self._frame(lookup)
+        view = f"_ematix_lookup_{uuid.uuid4().hex}"
+        frame.createGlobalTempView(view)
+        before = self._views.get(lookup.name)
+        if before is not None:
+            for old_view, old in self._retired:
+                old.sparkSession.catalog.dropGlobalTempView(old_view)
+                old.unpersist()
+            self._retired = [(before, self._frames[lookup.name])]
+        self._views[lookup.name], self._frames[lookup.name] = view, frame
+
+    def _frame(self, lookup: LookupSpec) -> DataFrame:
+        source, spark = self.world.source(lookup.connection), self.world.spark()
+        with self.world.spark_errors(f"lookup {lookup.name!r}"):
+            if isinstance(source, BatchSource):
+                sql = lookup.query or source.table_query(lookup.table or "", [])
+                columns = source.describe(sql)
+                with source_frame(spark, source, Query(sql), columns, [], 1) as frame:
+                    kept = frame.persist()
+                    kept.count()
+                return kept
+            sql = lookup.query or f"SELECT * FROM {lookup.table}"
+            kept = source.frame(spark, sql).persist()
+            columns_of_frame(kept)
+            kept.count()
+            return kept

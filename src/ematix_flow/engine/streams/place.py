@@ -1,0 +1,77 @@
+"""Where a stream keeps what it must find again: its checkpoints, its spools, the columns it once found."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ematix_flow.errors import ConfigError
+from ematix_flow.spec.streams import StreamSpec
+from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.state.root import absolute, private_directory, state_root
+
+
+class StreamPlace:
+    """One stream's folder. ``query`` is a part of the stream with a checkpoint of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def checkpoint(self, query: str) -> Path:
+        return self.folder / "checkpoints" / _readable(query)
+
+    def spool(self, source: int) -> Path:
+        return self.folder / "spools" / str(source)
+
+    @property
+    def columns_file(self) -> Path:
+        return self.folder / "columns.json"
+
+    def make(self) -> None:
+        private_directory(self.folder)
+
+    def pinned_columns(self) -> tuple[ColumnSpec, ...] | None:
+        """The columns that the first messages had, so that a restart does not see others."""
+        try:
+            text = self.columns_file.read_text()
+        except FileNotFoundError:
+            return None
+        try:
+            return tuple(ColumnSpec.from_json(column) for column in json.loads(text)["columns"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{self.columns_file} is damaged: {error}",
+                next_step="remove it: the columns are then found anew in the next messages",
+            ) from error
+
+    def pin_columns(self, columns: Sequence[ColumnSpec]) -> None:
+        text = json.dumps({"columns": [column.to_json() for column in columns]}, indent=1)
+        aside = self.columns_file.with_suffix(".tmp")
+        with aside.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(self.columns_file)
+
+
+def place_of(spec: StreamSpec) -> StreamPlace:
+    """Below the state root, or where the declaration says."""
+    if spec.checkpoint is not None:
+        if "://" in spec.checkpoint and not spec.checkpoint.startswith("file://"):
+            raise ConfigError(
+                f"checkpoint={spec.checkpoint!r} is no folder of this machine",
+                where=spec.where,
+                next_step="give a folder that driver and executors see; on a cluster a shared one",
+            )
+        return StreamPlace(absolute(spec.checkpoint.removeprefix("file://"), os.environ))
+    return StreamPlace(state_root(os.environ) / "streams" / _readable(spec.name))
+
+
+def _readable(name: str) -> str:
+    """A folder's name that shows the given one, and that no other name shares."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:60].strip(".") or "_"
+    return plain if plain == name else f"{plain}-{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"

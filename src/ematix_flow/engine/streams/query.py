@@ -1,0 +1,194 @@
+"""A query that Spark runs: follows the sources, loads each batch, and stops between two batches."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ematix_flow import faults
+from ematix_flow.backends.session_settings import session_settings
+from ematix_flow.engine.streams.batches import BatchLoader, BatchReport, union
+from ematix_flow.engine.streams.checkpoint import Checkpoint, joined
+from ematix_flow.engine.streams.following import Followed
+from ematix_flow.engine.streams.sinks import BatchName
+from ematix_flow.errors import FlowError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_POLL_SECONDS = 0.1
+_log = logging.getLogger(__name__)
+
+MakeLoader = Callable[["DataFrame"], BatchLoader]
+
+
+class _Stopping(Exception):
+    """The stream is being stopped: a batch that has not begun does not begin."""
+
+
+class StreamQuery:
+    """One running query. ``make_loader`` is asked at the first batch, when the messages can be looked at."""
+
+    def __init__(
+        self,
+        name: str,
+        sources: Sequence[Followed],
+        checkpoint: Checkpoint,
+        make_loader: MakeLoader,
+        *,
+        once: bool,
+        idle_pause_ms: int,
+        report: Callable[[BatchReport], None],
+        stop: threading.Event,
+    ) -> None:
+        self.name, self.sources, self.checkpoint = name, sources, checkpoint
+        self._make_loader, self._loader = make_loader, None
+        self._once, self._idle_pause_ms, self._report = once, idle_pause_ms, report
+        self._stopping, self._ending = stop, threading.Event()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._failure: BaseException | None = None
+        self._query: StreamingQuery | None = None
+        self._done = -1  # the newest batch that every target has
+
+    _loader: BatchLoader | None
+
+    def start(self, spark: SparkSession, failure: Callable[[Exception], FlowError]) -> None:
+        """Start it; what Spark or a batch fails of becomes an error of ours by ``failure``."""
+        self._translate = failure
+        settings = {
+            "spark.sql.streaming.pollingDelay": f"{max(self._idle_pause_ms, 1)}ms",
+            "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        }
+        try:
+            with session_settings(spark, settings):
+                frame = union([source.frame(spark) for source in self.sources])
+                writer = frame.writeStream.queryName(self.name).foreachBatch(self._batch)
+                writer = writer.option("checkpointLocation", str(self.checkpoint.folder))
+                if self._once and not self._received:
+                    writer = writer.trigger(availableNow=True)
+                self._query = writer.start()
+        except FlowError:
+            raise
+        except Exception as error:
+            raise failure(error) from error
+
+    @property
+    def _received(self) -> bool:
+        """Whether we, and not Spark, know when all is there."""
+        return any(source.is_drained() is not None for source in self.sources)
+
+    def wait(self) -> None:
+        """Until it has ended: because it was asked to, because all is loaded, or by raising its failure."""
+        assert self._query is not None
+        query = self._query
+        try:
+            self._watch(query)
+        except FlowError:
+            self._ending.set()
+            self._end(query)
+            raise
+        if self._failure is not None:
+            if query.isActive:
+                query.stop()
+            raise self._failure
+        problem = query.exception()
+        if problem is not None and not self._is_ending:
+            raise self._translate(problem) from problem
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._stopping.is_set() or self._ending.is_set()
+
+    def _watch(self, query: StreamingQuery) -> None:
+        while query.isActive and self._failure is None:
+            for source in self.sources:
+                source.check()
+            if self._once and self._received and self._is_drained():
+                self._ending.set()
+            if self._is_ending:
+                self._end(query)
+                return
+            self._stopping.wait(_POLL_SECONDS)
+
+    def _is_drained(self) -> bool:
+        return self._idle.is_set() and all(source.is_drained() is not False for source in self.sources)
+
+    def _end(self, query: StreamingQuery) -> None:
+        """After the batch at hand and Spark's own note of it."""
+        self._idle.wait()
+        deadline = time.monotonic() + 5
+        while (
+            time.monotonic() < deadline
+            and query.isActive
+            and (self.checkpoint.last_committed() or -1) < self._done
+        ):
+            time.sleep(0.02)
+        query.stop()
+
+    def _committed(self) -> int:
+        newest = self.checkpoint.last_committed()
+        return -1 if newest is None else newest
+
+    # -------------------------------------------------------------- one batch, on a thread of Spark's
+
+    def _batch(self, frame: DataFrame, number: int) -> None:
+        self._idle.clear()
+        try:
+            if self._is_ending or self._failure is not None:
+                raise _Stopping
+            self._load(frame, number)
+        except BaseException as error:
+            if not isinstance(error, _Stopping) and self._failure is None:
+                self._failure = self._translate(error) if isinstance(error, Exception) else error
+            raise
+        finally:
+            self._idle.set()
+
+    def _load(self, frame: DataFrame, number: int) -> None:
+        report = BatchReport(number)
+        with report.timed("read"):
+            after, before = self.checkpoint.positions(number), self.checkpoint.before(number)
+            before = before or (None,) * len(after)
+            incoming = self._incoming(frame, before, after)
+        if incoming is not None:
+            loader = self._loader or self._make_loader(incoming)
+            if loader.sinks:  # one without any only puts aside what it cannot read
+                self._loader = loader
+            name = BatchName(
+                loader.spec.name,
+                self.checkpoint.query_id(),
+                number,
+                joined(after),
+                joined(before) if any(before) else None,
+            )
+            loader.load(name, incoming, report)
+        faults.point("stream.committed")
+        with report.timed("commit"):
+            for source, began, ended in zip(self.sources, before, after, strict=True):
+                if ended is not None:
+                    source.committed(began, ended)
+        faults.point("stream.acknowledged")
+        self._done = number
+        self._report(replace(report, lag=self._lag(after)))
+
+    def _incoming(
+        self, frame: DataFrame, before: tuple[str | None, ...], after: tuple[str | None, ...]
+    ) -> DataFrame | None:
+        if len(self.sources) == 1:
+            return self.sources[0].batch(frame, before[0], after[0])
+        return frame
+
+    def _lag(self, after: tuple[str | None, ...]) -> Mapping[str, int]:
+        found: dict[str, int] = {}
+        for source, ended in zip(self.sources, after, strict=True):
+            try:
+                found |= source.lag(ended)
+            except FlowError as error:  # who only counts does not stop a stream
+                _log.debug("the lag of %s is not known: %s", self.name, error)
+        return found

@@ -1,0 +1,256 @@
+"""Where a batch of a stream goes: a table, by staging and a transaction, or a broker, by confirmed messages.
+
+`stage` does all the work that can be thrown away; `commit` is the one step that counts. A batch that was
+committed before is known by its key, and nothing happens.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow import errors, faults
+from ematix_flow.backends.base import Applied, Load, StagedPart, StagedRows, Staging, TablePlan, Target
+from ematix_flow.backends.conform import conform
+from ematix_flow.backends.payloads.base import Encoder
+from ematix_flow.backends.streams import MessageTarget, Sender, Token, outgoing_schema
+from ematix_flow.engine import tasks
+from ematix_flow.engine.progress import watch
+from ematix_flow.engine.streams.decoding import ByOrigin, Counts, stage_messages
+from ematix_flow.plan.streams import StreamTargetPlan
+from ematix_flow.spec.tables import TableSpec
+from ematix_flow.state.locks import hold_file_lock
+from ematix_flow.state.root import state_root
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class BatchName:
+    """A batch of a query, by which ledgers know it, and the positions that it ends at."""
+
+    pipeline: str
+    query: str
+    number: int
+    position: str | None
+    started_at: str | None = None  # the positions that it begins at
+
+    @property
+    def key(self) -> str:
+        return f"stream:{self.query}:{self.number}"
+
+    @property
+    def run_id(self) -> uuid.UUID:
+        """The same whenever the batch is replayed: rows lead by it to the ledger's entry."""
+        return uuid.uuid5(uuid.UUID(self.query), str(self.number))
+
+
+class Sink(ABC):
+    """One target of a running stream."""
+
+    plan: StreamTargetPlan
+
+    @property
+    def label(self) -> str:
+        return self.plan.target.label
+
+    @abstractmethod
+    def stage_rows(self, batch: BatchName, rows: DataFrame) -> None: ...
+
+    @abstractmethod
+    def stage_messages(self, batch: BatchName, messages: DataFrame, decoders: ByOrigin) -> Counts:
+        """Decode in the tasks that stage."""
+
+    @abstractmethod
+    def commit(self, batch: BatchName) -> Applied: ...
+
+    def discard(self) -> None:
+        """Throw away what is staged."""
+        return
+
+
+class TableSink(Sink):
+    """A table of a database, a lake, or files."""
+
+    def __init__(self, plan: StreamTargetPlan, target: Target) -> None:
+        self.plan = plan
+        self.target = target.divided(plan.target.partition_by).with_files(plan.target.files)
+        self.changes = plan.changes
+        self._staging: Staging | None = None
+        self._parts: tuple[StagedPart, ...] = ()
+        self._load: Load | None = None
+
+    @property
+    def table(self) -> TableSpec:
+        return self.plan.table
+
+    def prepare(self, pipeline: str, *, sweep: bool) -> list[str]:
+        """Make what ledger and watermarks need; with ``sweep`` drop what a crashed run had left."""
+        self.target.change_table(self.table, TablePlan())
+        return self.target.sweep(pipeline, self.label) if sweep else []
+
+    def stage_rows(self, batch: BatchName, rows: DataFrame) -> None:
+        staging = self._open(batch)
+        with watch(lambda _: None) as folder:
+            self._parts = tasks.stage_frame(rows, staging, self.table, folder)
+        faults.point("staging.loaded")
+
+    def stage_messages(self, batch: BatchName, messages: DataFrame, decoders: ByOrigin) -> Counts:
+        staging = self._open(batch)
+        self._parts, counts = stage_messages(messages, decoders, staging, self.table)
+        faults.point("staging.loaded")
+        return counts
+
+    def _open(self, batch: BatchName) -> Staging:
+        self.discard()
+        self._load = self._load_of(batch)
+        self._staging = self.target.create_staging(self._load, self.table.arrow_schema())
+        faults.point("staging.created")
+        return self._staging
+
+    def _load_of(self, batch: BatchName) -> Load:
+        target = self.plan.target
+        return Load(
+            pipeline=batch.pipeline,
+            target=self.label,
+            table=self.table,
+            mode=target.mode,
+            run_id=batch.run_id,
+            loaded_at=dt.datetime.now(dt.timezone.utc),
+            matching=self.plan.matching,
+            batch_key=batch.key,
+            positions=(batch.started_at, batch.position) if batch.position is not None else None,
+            files=target.files,
+            partition_by=target.partition_by,
+            changes=self.changes,
+        )
+
+    def commit(self, batch: BatchName) -> Applied:
+        assert self._load is not None and self._staging is not None
+        if not any(part.rows for part in self._parts):
+            self.discard()
+            return Applied()
+        applied = self.target.apply(self._load, StagedRows(self._staging, self._parts))
+        self.changes = TablePlan()  # made, with the first batch
+        self.discard()
+        return applied
+
+    def discard(self) -> None:
+        if self._staging is not None:
+            staging, self._staging = self._staging, None
+            self._parts, self._load = (), None
+            self.target.drop_staging(staging)
+            faults.point("staging.dropped")
+
+
+class MessageSink(Sink):
+    """A broker. Without transactions a batch that is replayed is sent again."""
+
+    def __init__(
+        self, plan: StreamTargetPlan, target: MessageTarget, sender: Sender, encoder: Encoder, once: bool
+    ) -> None:
+        self.plan, self.target, self.sender, self.encoder, self.once = plan, target, sender, encoder, once
+        self._rows: DataFrame | None = None
+
+    def stage_rows(self, batch: BatchName, rows: DataFrame) -> None:
+        self._rows = rows
+
+    def stage_messages(self, batch: BatchName, messages: DataFrame, decoders: ByOrigin) -> Counts:
+        raise NotImplementedError("messages are decoded before they are sent")
+
+    def commit(self, batch: BatchName) -> Applied:
+        assert self._rows is not None
+        token = Token(batch.pipeline, self.label, batch.key, batch.position) if self.once else None
+        rows, self._rows = self._rows, None
+        if token is not None:
+            rows = rows.coalesce(1)  # one transaction
+        answers = rows.mapInArrow(
+            _send_task(self.plan, self.sender, self.encoder, token), tasks.ANSWER
+        ).collect()
+        sent = read = 0
+        for row in answers:
+            answer = json.loads(row["answer"])
+            if "error" in answer:
+                raise tasks.error_of(answer)
+            sent, read = sent + answer["sent"], read + answer["rows"]
+        faults.point("stream.sent")
+        return Applied(
+            rows_in=read, rows_inserted=sent, duplicate=token is not None and read > 0 and sent == 0
+        )
+
+
+@contextmanager
+def held_here(pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
+    """A broker has no locks: streams on this machine keep out of each other's way."""
+    with hold_file_lock(state_root(os.environ) / "locks", pipeline, target, str(run_id)):
+        yield
+
+
+def _send_task(
+    plan: StreamTargetPlan, sender: Sender, encoder: Encoder, token: Token | None
+) -> tasks.ArrowFunction:
+    table, target = plan.table, plan.target
+    names = (target.message_key_column, target.headers_column, target.partition_column)
+
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = [0]
+        try:
+            sent = sender.send(_outgoing(batches, table, encoder, names, rows), token)
+            told: dict[str, Any] = {"sent": sent, "rows": rows[0]}
+        except errors.FlowError as error:
+            told = tasks.told(error)
+        yield tasks.one_text(json.dumps(told))
+
+    return task
+
+
+def _outgoing(
+    batches: Iterable[pa.RecordBatch],
+    table: TableSpec,
+    encoder: Encoder,
+    names: tuple[str | None, str | None, str | None],
+    rows: list[int],
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    key, headers, partition = names
+    # what only says where a message goes is not part of it
+    said = [column.name for column in table.columns if column.name not in (headers, partition)]
+    for batch in batches:
+        fitting = conform(batch, table, rows[0])
+        rows[0] += batch.num_rows
+        empty = batch.num_rows
+
+        def column(
+            name: str | None, wanted: pa.DataType, fitting: Any = fitting, empty: int = empty
+        ) -> pa.Array:
+            return pa.nulls(empty, wanted) if name is None else _as(fitting.column(name), wanted)
+
+        values = encoder.encode(fitting.select(said))
+        schema = outgoing_schema()
+        yield pa.RecordBatch.from_arrays(
+            [
+                values,
+                column(key, pa.binary()),
+                column(partition, pa.int32()),
+                column(headers, pa.string()),
+            ],
+            schema=schema,
+        )
+
+
+def _as(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    if array.type == wanted:
+        return array
+    return array.cast(wanted) if wanted != pa.binary() else array.cast(pa.string()).cast(pa.binary())

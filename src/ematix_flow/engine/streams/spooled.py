@@ -1,0 +1,69 @@
+"""A spool as a stream of Spark's: its positions are segment numbers, its rows are read from the segments.
+
+The source itself only tells Spark that there are new segments; what is in them is read by whoever loads
+the batch, as files, without a way through Python.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMAT = "ematix_flow_spool"
+
+
+class SpoolStream(DataSource):
+    """Registered with a session under `FORMAT`; the option ``newest`` is the file with the last number."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return "segment bigint"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return _Reader(self.options["newest"])
+
+
+class _Range(InputPartition):
+    def __init__(self, start: int, end: int) -> None:
+        self.start, self.end = start, end
+
+
+class _Reader(DataSourceStreamReader):
+    def __init__(self, newest: str) -> None:
+        self.newest = newest
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"segment": 0}
+
+    def latestOffset(self) -> dict[str, int]:
+        return {"segment": int(Path(self.newest).read_text())}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return [_Range(start["segment"], end["segment"])]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        assert isinstance(partition, _Range)
+        return iter([(partition.end,)])
+
+
+def spool_frame(spark: SparkSession, newest: Path) -> DataFrame:
+    """The streaming frame of a spool: a row a batch, which nobody reads."""
+    spark.dataSource.register(SpoolStream)
+    return spark.readStream.format(FORMAT).option("newest", str(newest)).load()
+
+
+def segment_range(before: str | None, after: str | None) -> range:
+    """The segments of a batch, from the positions around it."""
+    first = json.loads(before)["segment"] if before else 0
+    last = json.loads(after)["segment"] if after else 0
+    return range(first + 1, last + 1)

@@ -1,0 +1,382 @@
+"""One start of a stream: plan it, lock its targets, open its sources, run its queries until they end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.backends.streams import Reading, Received, ReceivedFiles, SparkStream, StreamSource
+from ematix_flow.engine.failures import translate
+from ematix_flow.engine.streams.batches import (
+    BatchLoader,
+    BatchReport,
+    DeadLetters,
+    inferred_columns,
+    sample_values,
+)
+from ematix_flow.engine.streams.checkpoint import Checkpoint, separate
+from ematix_flow.engine.streams.decoding import ByOrigin
+from ematix_flow.engine.streams.following import Followed, FollowedBySpark, SharedSpool
+from ematix_flow.engine.streams.lookups import Lookups
+from ematix_flow.engine.streams.place import StreamPlace
+from ematix_flow.engine.streams.query import StreamQuery
+from ematix_flow.engine.streams.sinks import MessageSink, Sink, TableSink, held_here
+from ematix_flow.errors import FlowError, SourceFailed
+from ematix_flow.plan.spark_types import columns_of_frame
+from ematix_flow.plan.streams import (
+    StreamPlan,
+    StreamTargetPlan,
+    known_columns,
+    payload_of,
+    plan_targets,
+    stream_source,
+    target_payload,
+)
+from ematix_flow.plan.world import World
+from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec, StreamTargetSpec
+from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.spec.types import DataType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_log = logging.getLogger(__name__)
+
+
+class Stream:
+    """A declared stream in the world as it is now. ``stop`` ends it between two batches."""
+
+    def __init__(
+        self,
+        spec: StreamSpec,
+        world: World,
+        place: StreamPlace,
+        *,
+        once: bool = False,
+        letters: DeadLetters | None = None,
+        report: Callable[[BatchReport], None] = lambda _: None,
+        note: Callable[[str], None] = _log.info,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self.spec, self.world, self.place, self.once = spec, world, place, once
+        self.letters, self.report, self.note = letters, report, note
+        self.stop = stop or threading.Event()
+        for connection in [s.connection for s in spec.sources] + [t.connection for t in spec.targets]:
+            world.backend(connection)  # so that Spark, once it is started, has the jars of all of them
+        self.sources: list[StreamSource] = [stream_source(world, source) for source in spec.sources]
+        self.lookups = Lookups(spec, world, note)
+
+    # -------------------------------------------------------------- the plan
+
+    def plan(self) -> StreamPlan:
+        """What it will do, as far as it can be known before the first message. Changes nothing."""
+        try:
+            return self._plan()
+        except FlowError as error:
+            raise error.at(self.spec.where) from error.__cause__
+
+    def _plan(self) -> StreamPlan:
+        spec = self.spec
+        for source, declared in zip(self.sources, spec.sources, strict=True):
+            source.check(self._reading(declared))
+        payloads = tuple(
+            payload_of(self.world, declared) if source.kind_of_rows == "messages" else None
+            for source, declared in zip(self.sources, spec.sources, strict=True)
+        )
+        if None in payloads and len(payloads) > 1:
+            raise SourceFailed(
+                "a stream of several sources follows brokers, not files or tables", where=spec.where
+            )
+        columns, said_by = known_columns(spec, self.world, payloads, self.place.pinned_columns())
+        if columns is None and payloads[0] is None:
+            columns, said_by = self._columns_of_rows()
+        plan = StreamPlan(spec, columns, said_by, payloads)
+        if columns is None:
+            return plan
+        return replace(plan, targets=plan_targets(spec, self.world, columns, self.lookups.views()))
+
+    def _columns_of_rows(self) -> tuple[tuple[ColumnSpec, ...] | None, str]:
+        """The columns of a source whose rows have some already."""
+        source, reading = self.sources[0], self._reading(self.spec.sources[0])
+        if isinstance(source, ReceivedFiles):
+            return source.describe(self.world.spark(), reading), "found in the files"
+        assert isinstance(source, SparkStream)
+        with self.world.spark_errors(f"the source of {self.spec.name!r}"):
+            found = columns_of_frame(source.frame(self.world.spark(), reading))
+        columns = tuple(ColumnSpec(c.name, c.type or DataType("text"), nullable=True) for c in found)
+        return columns, "those of the source"
+
+    def _reading(self, source: StreamSourceSpec, resume: str | None = None) -> Reading:
+        connection = self.world.backend(source.connection).connection
+        return Reading(
+            query=source.query,
+            starting=source.starting or getattr(connection, "auto_offset_reset", "") or "earliest",
+            resume=resume,
+            max_rows=self.spec.max_rows_per_batch,
+            fail_on_data_loss=self.spec.fail_on_data_loss,
+            options=dict(source.options),
+            files=source.files,
+        )
+
+    def loaders(self, incoming: DataFrame) -> list[BatchLoader]:
+        """Loaders for messages that come by hand, one for each group of targets that moves together."""
+        plan = self.plan()
+        parts = [_Part(self, plan, group, n, (), aside=True) for n, group in enumerate(self._groups())]
+        return [part.loader(incoming) for part in parts]
+
+    # -------------------------------------------------------------- running
+
+    def run(self) -> None:
+        """Until it is stopped, or all is loaded; raises what it fails of."""
+        try:
+            self._run()
+        except FlowError as error:
+            raise error.at(self.spec.where) from error.__cause__
+
+    def _run(self) -> None:
+        self.place.make()
+        plan = self._plan()
+        if self.spec.lookups:
+            self.lookups.start()
+        with ExitStack() as leaving:
+            leaving.callback(self.lookups.stop)
+            groups = self._groups()
+            run_id = uuid.uuid4()
+            for target in self.spec.targets:
+                leaving.enter_context(self._lock(target, run_id))
+            spools = self._open_spools(len(groups), leaving)
+            self._run_parts([_Part(self, plan, group, number, spools) for number, group in enumerate(groups)])
+
+    def _groups(self) -> list[tuple[StreamTargetSpec, ...]]:
+        """Targets that move together. One that may fail alone moves alone, and catches up by itself."""
+        targets = self.spec.targets
+        return [(target,) for target in targets] if self.spec.continue_on_target_failure else [targets]
+
+    def _lock(self, target: StreamTargetSpec, run_id: uuid.UUID) -> AbstractContextManager[object]:
+        if self.world.backend(target.connection).message_target() is not None:
+            return held_here(self.spec.name, target.label, run_id)
+        return self.world.target(target.connection).lock(self.spec.name, target.label, run_id)
+
+    def _open_spools(self, groups: int, leaving: ExitStack) -> list[SharedSpool | None]:
+        spools: list[SharedSpool | None] = []
+        for number, (source, declared) in enumerate(zip(self.sources, self.spec.sources, strict=True)):
+            spool = None
+            if isinstance(source, Received):
+                spool = SharedSpool(source, self._reading(declared), self.place.spool(number), groups)
+                leaving.callback(spool.close)
+            spools.append(spool)
+        return spools
+
+    def _run_parts(self, parts: Sequence[_Part]) -> None:
+        if len(parts) == 1:
+            parts[0].run()
+            return
+        failures: list[FlowError] = []
+        threads = [
+            threading.Thread(target=part.run_on, args=(failures,), name=f"ematix-flow {part.label}")
+            for part in parts
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+
+
+class _Part:
+    """The targets of a stream that share a query: all of them, or one."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        plan: StreamPlan,
+        group: tuple[StreamTargetSpec, ...],
+        number: int,
+        spools: Sequence[SharedSpool | None],
+        *,
+        aside: bool = False,
+    ) -> None:
+        self.stream, self.plan, self.group, self.number, self.spools = stream, plan, group, number, spools
+        self.aside = aside  # beside a run that may be at work: nothing of others is touched
+        self.label = group[0].label if len(stream.spec.targets) > 1 and len(group) == 1 else "all"
+        self.checkpoint = Checkpoint(stream.place.checkpoint(self.label))
+        for spool in spools:
+            if spool is not None:
+                spool.begin(number, self.checkpoint)
+
+    def run(self) -> None:
+        stream, spark = self.stream, self.stream.world.spark()
+        sources = self._follow()
+        known = self._loader(self.plan) if self.plan.columns is not None else None
+        query = StreamQuery(
+            f"{stream.spec.name} {self.label}",
+            sources,
+            self.checkpoint,
+            lambda incoming: known or self._loader_of(incoming),
+            once=stream.once,
+            idle_pause_ms=stream.spec.idle_pause_ms,
+            report=stream.report,
+            stop=stream.stop,
+        )
+        query.start(spark, self._failure)
+        query.wait()
+
+    def _failure(self, error: Exception) -> FlowError:
+        """A source may know better what Spark's words about it mean."""
+        stream = self.stream
+        said = f"{error}\n{error.__cause__}" if error.__cause__ is not None else str(error)
+        for source, declared in zip(stream.sources, stream.spec.sources, strict=True):
+            found = source.failure(stream._reading(declared), said)
+            if found is not None:
+                return found
+        return translate(error, what=f"stream {stream.spec.name!r}", source=True)
+
+    def run_on(self, failures: list[FlowError]) -> None:
+        """Again and again: a target that fails does not stop the others, and catches up when it is back."""
+        delay = 1.0
+        while not self.stream.stop.is_set():
+            try:
+                return self.run()
+            except FlowError as error:
+                self.stream.note(f"{self.label}: {error.what}; the next try in {delay:g} s")
+                if self.stream.once:
+                    failures.append(error)
+                    return
+            self.stream.stop.wait(delay)
+            delay = min(delay * 2, 60.0)
+
+    def _follow(self) -> list[Followed]:
+        stream = self.stream
+        resume = self._resume() if self.checkpoint.is_new else (None,) * len(stream.sources)
+        followed: list[Followed] = []
+        for source, declared, position, spool in zip(
+            stream.sources, stream.spec.sources, resume, self.spools, strict=True
+        ):
+            if spool is not None:
+                followed.append(spool.share(self.number, self.plan.columns))
+            else:
+                assert isinstance(source, SparkStream)
+                followed.append(FollowedBySpark(source, stream._reading(declared, position)))
+        return followed
+
+    def _resume(self) -> tuple[str | None, ...]:
+        """Without a checkpoint the targets know how far they are."""
+        spec, found = self.stream.spec, set()
+        for target in self.group:
+            found.add(self._position(target))
+        positions = found - {None}
+        if not positions:
+            return (None,) * len(spec.sources)
+        if len(found) > 1:
+            self.stream.note(
+                "the checkpoint is gone, and the targets are not equally far: what some of them already hold "
+                "may come to them again"
+            )
+        chosen = min(str(position) for position in positions)
+        self.stream.note(f"there is no checkpoint: going on where the ledger of {self.group[0].label} ends")
+        return separate(chosen, len(spec.sources))
+
+    def _position(self, target: StreamTargetSpec) -> str | None:
+        world, name = self.stream.world, self.stream.spec.name
+        sends = world.backend(target.connection).message_target()
+        if sends is not None:
+            token = sends.last_token(name, target.label) if sends.transactions else None
+            return token[1] if token else None
+        for entry in world.target(target.connection).ledger(name, target.label, limit=5):
+            if entry.batch_key.startswith("stream:") and entry.source_to:
+                return entry.source_to
+        return None
+
+    # -------------------------------------------------------------- the loader
+
+    def loader(self, incoming: DataFrame) -> BatchLoader:
+        return self._loader(self.plan) if self.plan.columns is not None else self._loader_of(incoming)
+
+    def _loader_of(self, incoming: DataFrame) -> BatchLoader:
+        """The loader, now that there are messages to look at."""
+        stream, payloads = self.stream, self.plan.payloads
+        pinned = stream.place.pinned_columns()
+        if pinned is None:
+            if payloads[0] is None:
+                found = columns_of_frame(incoming)
+                pinned = tuple(ColumnSpec(c.name, c.type or DataType("text"), nullable=True) for c in found)
+            else:
+                pinned = inferred_columns(payloads[0], sample_values(incoming))
+                if pinned is None:
+                    return self._loader_of_nothing(payloads)
+            stream.place.pin_columns(pinned)
+        columns = pinned
+        targets = plan_targets(stream.spec, stream.world, columns, stream.lookups.views())
+        plan = replace(self.plan, columns=columns, targets=targets, columns_by="found in the first messages")
+        stream.note(str(plan))
+        return self._loader(plan)
+
+    def _loader_of_nothing(self, payloads: Sequence[Payload | None]) -> BatchLoader:
+        """Nothing can be read: all of it is bad, and the next batch may tell more."""
+        column = ColumnSpec("value", DataType("text"), nullable=True)
+        plan = replace(self.plan, columns=(column,), targets=())
+        return BatchLoader(
+            plan,
+            (),
+            _decoders(payloads, (column,), self.stream.sources),
+            self.stream.world,
+            self.stream.letters,
+            dict,
+        )
+
+    def _loader(self, plan: StreamPlan) -> BatchLoader:
+        stream = self.stream
+        sinks = [self._sink(target) for target in plan.targets if target.target in self.group]
+        assert plan.columns is not None
+        fused = stream.spec.transform_sql is None and len(sinks) == 1 and isinstance(sinks[0], TableSink)
+        # decoded for one table alone, its own columns say what may not be null
+        columns = sinks[0].plan.table.columns if fused and sinks[0].plan.projection is None else plan.columns
+        decoders = None if None in plan.payloads else _decoders(plan.payloads, columns, stream.sources)
+        plan = replace(plan, columns=tuple(columns))
+        return BatchLoader(plan, sinks, decoders, stream.world, stream.letters, stream.lookups.views)
+
+    def _sink(self, plan: StreamTargetPlan) -> Sink:
+        stream, target = self.stream, plan.target
+        messages = stream.world.backend(target.connection).message_target()
+        if messages is None:
+            sink = TableSink(plan, stream.world.target(target.connection))
+            for left in sink.prepare(stream.spec.name, sweep=not self.aside):
+                stream.note(f"removed staging that an interrupted run had left: {left}")
+            return sink
+        from ematix_flow.backends.payloads.codecs import encoder_for
+
+        place = target.topic or target.queue or ""
+        messages.check_place(place)
+        options = {"partition_key_prefix": target.partition_key_prefix} if target.partition_key_prefix else {}
+        shown = [
+            c for c in plan.table.columns if c.name not in (target.headers_column, target.partition_column)
+        ]
+        encoder = encoder_for(target_payload(stream.world, target), shown)
+        once = plan.guarantee.value == "exactly_once"
+        return MessageSink(plan, messages, messages.sender(place, options), encoder, once)
+
+
+def _decoders(
+    payloads: Sequence[Payload | None], columns: Sequence[ColumnSpec], sources: Sequence[StreamSource]
+) -> ByOrigin:
+    from ematix_flow.backends.payloads.codecs import decoder_for
+
+    return ByOrigin(
+        tuple(
+            decoder_for(payload, columns, numeric_positions=isinstance(source, SparkStream))
+            for payload, source in zip(payloads, sources, strict=True)
+            if payload is not None
+        )
+    )
+
+
+def plan_of(spec: StreamSpec, world: World, place: StreamPlace) -> StreamPlan:
+    """What a stream would do now. Changes nothing."""
+    return Stream(spec, world, place).plan()

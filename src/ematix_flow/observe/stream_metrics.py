@@ -1,0 +1,276 @@
+"""What running streams count and measure, for Prometheus and for whoever asks whether they are well.
+
+Owns the numbers; `stream_server` shows them. A call never raises and never waits: a stream does not stop
+because somebody counts. Names follow OpenMetrics; labels are bounded, and what exceeds the bound is
+counted under ``other``.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from ematix_flow.spec.redaction import mask
+
+if TYPE_CHECKING:
+    from ematix_flow.observe.stream_server import StreamServer
+
+StreamState = Literal["starting", "running", "restarting", "stopped", "failed"]
+PHASES = ("read", "decode", "transform", "stage", "apply", "commit")
+STAGES = ("decode", "transform", "write", "late_data")
+BATCH_STATUSES = ("committed", "empty", "repeated", "failed")
+
+MOST_PIPELINES = 200
+MOST_TARGETS = 50  # of a pipeline
+MOST_PARTITIONS = 500  # of a pipeline
+LONGEST_LABEL = 200
+LONGEST_ERROR = 500
+OTHER = "other"
+
+_PREFIX = "ematix_flow_stream"
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+@dataclass
+class _Pipeline:
+    """What is known of one pipeline beside its numbers; moments are of the monotonic clock."""
+
+    state: StreamState = "starting"
+    since: float = 0.0
+    batch: float | None = None
+    attempt: float | None = None
+    restarts: int = 0
+    error: str | None = None
+    targets: set[str] = field(default_factory=set)
+    partitions: set[tuple[str, str]] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Health:
+    """The answer to one question: whether all is well, and how each pipeline is."""
+
+    well: bool
+    pipelines: Mapping[str, Mapping[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"status": "ok" if self.well else "failed", "pipelines": dict(self.pipelines)}
+
+
+class StreamMetrics:
+    """The numbers of the streams of this process, in a registry of their own. Any thread may call.
+
+    A pipeline is ready while it runs and its last batch, or its last look for one, is at most
+    ``stale_after_seconds`` old.
+    """
+
+    def __init__(
+        self,
+        *,
+        stale_after_seconds: float = 300.0,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self.stale_after_seconds = stale_after_seconds
+        self._clock, self._monotonic = clock, monotonic
+        self._lock = threading.RLock()
+        self._pipelines: dict[str, _Pipeline] = {}
+        self._rows = self._counter("rows", "Rows that a target has taken.", "pipeline", "target")
+        self._rows_read = self._counter("rows_read", "Rows or messages read from the source.", "pipeline")
+        self._batches = self._counter("batches", "Batches, by how they ended.", "pipeline", "status")
+        self._seconds = Histogram(
+            f"{_PREFIX}_batch_seconds",
+            "How long a phase of a batch took.",
+            ("pipeline", "phase"),
+            registry=self.registry,
+            buckets=_SECONDS,
+        )
+        self._lag = self._gauge("lag", "Messages that wait.", "pipeline", "topic", "partition")
+        self._watermark = self._gauge(
+            "watermark_lag_seconds", "How far the watermark is behind the clock.", "pipeline"
+        )
+        self._dead = self._counter("dead_letters", "Letters kept as dead.", "pipeline", "stage")
+        self._restarts = self._counter("restarts", "Restarts after a failure.", "pipeline")
+        self._skipped = self._counter("skipped", "Messages left out on purpose.", "pipeline")
+        self._tombstones = self._counter("tombstones", "Messages without a value.", "pipeline")
+        self._last_batch = self._gauge(
+            "last_batch_timestamp_seconds", "When the last batch was committed.", "pipeline"
+        )
+        self._up = self._gauge("up", "1 while the stream runs.", "pipeline")
+
+    # ------------------------------------------------------------------ what a stream tells
+
+    def state(self, pipeline: str, state: StreamState, error: BaseException | str | None = None) -> None:
+        """The stream is in this state from now on. With an error, that is why."""
+        if state not in get_args(StreamState):
+            return
+        with self._lock:
+            name, known = self._known(pipeline)
+            if known.state != state:
+                known.state, known.since = state, self._monotonic()
+            if error is not None:
+                known.error = _shown(error)
+            elif state == "running":
+                known.attempt = None if known.attempt is None else max(known.attempt, known.since)
+            self._up.labels(name).set(1 if state == "running" else 0)
+
+    def batch(
+        self,
+        pipeline: str,
+        rows_read: int,
+        rows_by_target: Mapping[str, int],
+        seconds_by_phase: Mapping[str, float],
+        status: str = "committed",
+    ) -> None:
+        """A batch ended: ``committed``, ``empty``, ``repeated`` (it was there already) or ``failed``."""
+        with self._lock:
+            name, known = self._known(pipeline)
+            known.attempt = self._monotonic()
+            if status == "committed":
+                known.batch = known.attempt
+                self._last_batch.labels(name).set(self._clock())
+            self._batches.labels(name, _one_of(status, BATCH_STATUSES)).inc()
+            self._rows_read.labels(name).inc(_count(rows_read))
+            for target, rows in rows_by_target.items():
+                label = _bounded(known.targets, _label(target), MOST_TARGETS)
+                self._rows.labels(name, label).inc(_count(rows))
+            for phase, seconds in seconds_by_phase.items():
+                if math.isfinite(seconds):
+                    self._seconds.labels(name, _one_of(phase, PHASES)).observe(max(seconds, 0.0))
+
+    def idle(self, pipeline: str) -> None:
+        """The stream looked for a batch and there was none: it is alive."""
+        with self._lock:
+            self._known(pipeline)[1].attempt = self._monotonic()
+
+    def lag(self, pipeline: str, waiting: Mapping[str, int]) -> None:
+        """How many messages wait, by ``topic/partition``. What is not named any more is forgotten."""
+        with self._lock:
+            name, known = self._known(pipeline)
+            found: dict[tuple[str, str], int] = {}
+            for place in sorted(waiting):
+                topic, _, partition = place.rpartition("/")
+                label = (_label(topic or place), _label(partition if topic else ""))
+                if len(found) >= MOST_PARTITIONS and label not in found:
+                    label = (OTHER, OTHER)
+                found[label] = found.get(label, 0) + _count(waiting[place])
+            for label in known.partitions - found.keys():
+                self._lag.remove(name, *label)
+            known.partitions = set(found)
+            for label, messages in found.items():
+                self._lag.labels(name, *label).set(messages)
+
+    def watermark_lag(self, pipeline: str, seconds: float) -> None:
+        if math.isfinite(seconds):
+            self._watermark.labels(self._name(pipeline)).set(seconds)
+
+    def dead_letter(self, pipeline: str, stage: str, letters: int = 1) -> None:
+        self._dead.labels(self._name(pipeline), _one_of(stage, STAGES)).inc(_count(letters))
+
+    def skipped(self, pipeline: str, messages: int = 1) -> None:
+        self._skipped.labels(self._name(pipeline)).inc(_count(messages))
+
+    def tombstones(self, pipeline: str, messages: int = 1) -> None:
+        self._tombstones.labels(self._name(pipeline)).inc(_count(messages))
+
+    def restarted(self, pipeline: str, error: BaseException | str) -> None:
+        """The stream failed and will be started again."""
+        with self._lock:
+            name, known = self._known(pipeline)
+            known.restarts += 1
+            self._restarts.labels(name).inc()
+            self.state(pipeline, "restarting", error)
+
+    # ------------------------------------------------------------------ what others ask
+
+    def health(self) -> Health:
+        """Well unless a pipeline has failed for good."""
+        with self._lock:
+            well = all(known.state != "failed" for known in self._pipelines.values())
+            return Health(well, {name: self._told(known) for name, known in self._pipelines.items()})
+
+    def ready(self) -> Health:
+        """Well when there are pipelines and each of them runs and is not stuck."""
+        with self._lock:
+            told = {
+                name: {**self._told(known), "ready": self._is_ready(known)}
+                for name, known in self._pipelines.items()
+            }
+        return Health(bool(told) and all(each["ready"] for each in told.values()), told)
+
+    def serve(self, port: int, host: str = "127.0.0.1") -> StreamServer:
+        """Show all of it at ``/metrics``, ``/health`` and ``/ready``; port 0 is any that is free."""
+        from ematix_flow.observe.stream_server import StreamServer
+
+        return StreamServer(self, host, port)
+
+    def _is_ready(self, known: _Pipeline) -> bool:
+        last = known.since if known.attempt is None else max(known.attempt, known.since)
+        return known.state == "running" and self._monotonic() - last <= self.stale_after_seconds
+
+    def _told(self, known: _Pipeline) -> dict[str, Any]:
+        now = self._monotonic()
+
+        def ago(moment: float | None) -> float | None:
+            return None if moment is None else round(now - moment, 3)
+
+        return {
+            "state": known.state,
+            "since_seconds": ago(known.since),
+            "last_batch_seconds_ago": ago(known.batch),
+            "last_attempt_seconds_ago": ago(known.attempt),
+            "restarts": known.restarts,
+            "last_error": known.error,
+        }
+
+    # ------------------------------------------------------------------ labels
+
+    def _known(self, pipeline: str) -> tuple[str, _Pipeline]:
+        name = _label(pipeline)
+        if name not in self._pipelines:
+            if len(self._pipelines) >= MOST_PIPELINES:
+                name = OTHER
+            self._pipelines.setdefault(name, _Pipeline(since=self._monotonic()))
+        return name, self._pipelines[name]
+
+    def _name(self, pipeline: str) -> str:
+        with self._lock:
+            return self._known(pipeline)[0]
+
+    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        return Counter(f"{_PREFIX}_{name}", meaning, labels, registry=self.registry)
+
+    def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
+        return Gauge(f"{_PREFIX}_{name}", meaning, labels, registry=self.registry)
+
+
+def _bounded(seen: set[str], value: str, most: int) -> str:
+    if value not in seen and len(seen) >= most:
+        return OTHER
+    seen.add(value)
+    return value
+
+
+def _label(text: str) -> str:
+    return mask(text).encode("utf-8", "backslashreplace").decode("utf-8")[:LONGEST_LABEL]
+
+
+def _one_of(value: str, known: tuple[str, ...]) -> str:
+    return value if value in known else OTHER
+
+
+def _count(number: int) -> int:
+    return max(int(number), 0)
+
+
+def _shown(error: BaseException | str) -> str:
+    """The first line of an error, without secrets."""
+    text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    shown = mask(text).split("\n")[0].encode("utf-8", "backslashreplace").decode("utf-8")
+    return shown if len(shown) <= LONGEST_ERROR else shown[: LONGEST_ERROR - 1] + "…"

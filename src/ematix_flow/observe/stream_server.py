@@ -1,0 +1,166 @@
+"""The small HTTP server beside a running stream: ``/metrics``, ``/health`` and ``/ready``.
+
+It only answers questions, on few threads, and nothing that is asked of it reaches the stream.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import socket
+import socketserver
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.exposition import choose_encoder
+
+from ematix_flow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ematix_flow.observe.stream_metrics import StreamMetrics
+
+MOST_ASKING = 16
+PATIENCE_SECONDS = 10.0  # for one who connects and says nothing, or does not listen
+
+_log = logging.getLogger(__name__)
+
+
+class StreamServer:
+    """Answers from the moment it is made until `close`. ``port`` is the one it listens on."""
+
+    def __init__(self, metrics: StreamMetrics, host: str, port: int) -> None:
+        self._server = _listening(metrics, host, port)
+        self.host = host
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever,
+            kwargs={"poll_interval": 0.1},
+            name="stream-metrics",
+            daemon=True,
+        )
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    def close(self) -> None:
+        """Stop listening. Whoever is being answered is not waited for."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> StreamServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = MOST_ASKING
+
+    def __init__(self, address: tuple[str, int], metrics: StreamMetrics) -> None:
+        self.metrics = metrics
+        self._room = threading.BoundedSemaphore(MOST_ASKING)
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        # not HTTPServer's, which asks a name server who this machine is
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        _log.debug("a question of %s was not answered", client_address, exc_info=True)
+
+
+class _ServerOf6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = PATIENCE_SECONDS
+    server_version = "ematix-flow"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        metrics = self.server.metrics
+        if path == "/metrics":
+            encode, kind = choose_encoder(self.headers.get("Accept", ""))
+            self._answer(HTTPStatus.OK, encode(metrics.registry), kind)
+        elif path in ("/health", "/ready"):
+            found = metrics.health() if path == "/health" else metrics.ready()
+            status = HTTPStatus.OK if found.well else HTTPStatus.SERVICE_UNAVAILABLE
+            told = {**found.to_json(), "status": _word(path, found.well)}
+            self._answer_json(status, told)
+        else:
+            self._answer_json(HTTPStatus.NOT_FOUND, {"paths": ["/metrics", "/health", "/ready"]})
+
+    do_HEAD = do_GET
+
+    def _answer_json(self, status: HTTPStatus, value: Any) -> None:
+        text = json.dumps(value, ensure_ascii=False, indent=1) + "\n"
+        self._answer(status, text.encode("utf-8"), "application/json; charset=utf-8")
+
+    def _answer(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        _log.debug(format, *args)
+
+
+def _word(path: str, well: bool) -> str:
+    if path == "/ready":
+        return "ready" if well else "not ready"
+    return "ok" if well else "failed"
+
+
+def _listening(metrics: StreamMetrics, host: str, port: int) -> _Server:
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"{port} is no port", next_step="give one of 1 to 65535, or 0 for any that is free")
+    try:
+        return (_ServerOf6 if ":" in host else _Server)((host, port), metrics)
+    except (OSError, UnicodeError) as error:
+        raise _cannot_listen(host, port, error) from error
+
+
+def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> ConfigError:
+    number = getattr(error, "errno", None)
+    if number == errno.EADDRINUSE:
+        what, step = "another process listens there", "choose another port, or 0 for any that is free"
+    elif number in (errno.EACCES, errno.EPERM):
+        what, step = "this user may not", "choose a port of 1024 or more"
+    else:
+        what, step = getattr(error, "strerror", None) or str(error), "give an address of this machine as host"
+    return ConfigError(
+        f"metrics cannot be shown at {host}:{port}: {what}",
+        state="the stream has not begun",
+        next_step=step,
+    )

@@ -1,0 +1,462 @@
+"""The plan of a stream: what its messages hold, what becomes of them, and what each target can promise.
+
+Where nobody says what a payload holds (no declaration, no registry, no table that is there already) the
+columns are found in the first messages; until then a plan has no targets.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.base import Backend, LiveTable, TablePlan
+from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.backends.relational import RelationalTarget
+from ematix_flow.backends.streams import MessageTarget, StreamSource
+from ematix_flow.backends.table_plans import require_identifier_length
+from ematix_flow.errors import GuaranteeRefused, SchemaMismatch, Unsupported, did_you_mean
+from ematix_flow.graph.connections import resolve_for_use
+from ematix_flow.plan.definition import Choice
+from ematix_flow.plan.drift import judge_drift
+from ematix_flow.plan.matching import keeping_marks, resolve_matching
+from ematix_flow.plan.spark_types import columns_of_frame, schema_ddl
+from ematix_flow.plan.world import World
+from ematix_flow.spec.connections import Connection
+from ematix_flow.spec.pipelines import PipelineSpec, SourceSpec, TargetSpec, connection_label
+from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec, StreamTargetSpec
+from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.matching import Matching
+from ematix_flow.strategies.projection import build_projection, needs_projection
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+VIEW = "source"  # the name under which transform_sql finds the stream
+_EXACT = ("kafka", "kinesis", "delta_local", "delta_s3", "object_store_local", "object_store_s3")
+_OURS = (LOADED_AT, BATCH_ID)
+
+
+@dataclass(frozen=True)
+class StreamTargetPlan:
+    """One target's share. ``table`` has the columns it gets; for a broker those of its messages."""
+
+    target: StreamTargetSpec
+    table: TableSpec
+    guarantee: Choice
+    matching: Matching = field(default_factory=Matching)
+    changes: TablePlan = field(default_factory=TablePlan)
+    projection: str | None = None  # Spark SQL over `VIEW` that makes the table's rows
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def batch_target(self) -> TargetSpec:
+        """The same target as a batch pipeline has it."""
+        target = self.target
+        return TargetSpec(
+            connection=target.connection,
+            table=self.table,
+            mode=target.mode,
+            prefix=target.prefix,
+            keys=target.keys,
+            update_columns=target.update_columns,
+            compare_columns=target.compare_columns,
+            event_timestamp_column=target.event_timestamp_column,
+            partition_by=target.partition_by,
+            files=target.files,
+        )
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """Everything that one stream will do, and why."""
+
+    stream: StreamSpec
+    columns: tuple[ColumnSpec, ...] | None  # None: found in the first messages
+    columns_by: str
+    payloads: tuple[Payload | None, ...]  # of each source; None where rows come as columns
+    targets: tuple[StreamTargetPlan, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        spec = self.stream
+        return {
+            "pipeline": spec.name,
+            "sources": [
+                {"source": source.label, "payload": payload.format if payload else "columns"}
+                for source, payload in zip(spec.sources, self.payloads, strict=True)
+            ],
+            "columns": [{"name": c.name, "type": str(c.type)} for c in self.columns or ()],
+            "columns_by": self.columns_by,
+            "transform_sql": spec.transform_sql,
+            "on_error": spec.on_error,
+            "targets": [
+                {
+                    "target": plan.target.label,
+                    "mode": plan.target.mode,
+                    "guarantee": plan.guarantee.value,
+                    "reason": plan.guarantee.reason,
+                    "changes": [change.sql or change.subject for change in plan.changes.changes],
+                    "warnings": list(plan.warnings),
+                }
+                for plan in self.targets
+            ],
+        }
+
+    def __str__(self) -> str:
+        spec = self.stream
+        lines = [f"stream {spec.name}"]
+        for source, payload in zip(spec.sources, self.payloads, strict=True):
+            lines.append(
+                f"  follows   {source.label}  ({payload.format if payload else 'rows with columns'})"
+            )
+        lines.append(f"  columns   {self.columns_by}")
+        for column in self.columns or ():
+            lines.append(
+                f"              {column.name}  {column.type}{'' if column.nullable else '  not null'}"
+            )
+        if spec.transform_sql:
+            lines.append(f"  SQL       {' '.join(spec.transform_sql.split())[:100]}")
+        lines.append(f"  on error  {spec.on_error}")
+        for plan in self.targets:
+            lines.append(f"  {plan.target.mode:9} into {plan.target.label}")
+            lines.append(f"              {plan.guarantee.value}: {plan.guarantee.reason}")
+            lines += [f"              {change.sql or change.subject}" for change in plan.changes.changes]
+            lines += [f"              warning: {text}" for text in plan.warnings]
+        return "\n".join(lines)
+
+
+# ------------------------------------------------------------------ sources
+
+
+def stream_source(world: World, source: StreamSourceSpec) -> StreamSource:
+    backend = world.backend(source.connection)
+    found = backend.stream_source()
+    if found is None:
+        raise Unsupported(
+            f"connection {connection_label(source.connection)!r} ({backend.kind}) cannot be followed",
+            next_step="a stream follows kafka, rabbitmq, pubsub, kinesis, object stores and Delta tables",
+        )
+    return found
+
+
+def payload_of(world: World, source: StreamSourceSpec) -> Payload:
+    """How the messages of a source are written; the connection says it, JSON when it does not."""
+    return _payload(world.backend(source.connection).connection, source.query)
+
+
+def target_payload(world: World, target: StreamTargetSpec) -> Payload:
+    return _payload(world.backend(target.connection).connection, target.topic or target.queue or "")
+
+
+def _payload(connection: Connection, topic: str) -> Payload:
+    return Payload(
+        format=getattr(connection, "payload_format", "") or "json",
+        registry=_registry(connection),
+        topic=topic,
+        subject_strategy=getattr(connection, "subject_strategy", "") or "topic_name",
+        message=getattr(connection, "protobuf_message", "") or "",
+    )
+
+
+def _registry(connection: Connection) -> Connection | None:
+    from ematix_flow.spec.connections import SchemaRegistryConnection
+
+    named = getattr(connection, "schema_registry", None)
+    if named:
+        return resolve_for_use(named)
+    url = getattr(connection, "schema_registry_url", "")
+    if not url:
+        return None
+    return SchemaRegistryConnection(
+        name=f"{connection.name} registry",
+        url=url,
+        basic_auth_user=getattr(connection, "schema_registry_basic_auth_user", ""),
+        basic_auth_password=getattr(connection, "schema_registry_basic_auth_password", ""),
+    )
+
+
+# ------------------------------------------------------------------ columns
+
+
+def known_columns(
+    spec: StreamSpec, world: World, payloads: Sequence[Payload | None], pinned: tuple[ColumnSpec, ...] | None
+) -> tuple[tuple[ColumnSpec, ...] | None, str]:
+    """What a payload is read as, and who says so; None when only the messages can tell."""
+    from ematix_flow.backends.payloads.codecs import describe
+
+    if spec.columns is not None:
+        return spec.columns.columns, "declared by source_columns="
+    formats = {payload.format for payload in payloads if payload is not None}
+    if formats == {"raw_bytes"} and (spec.transform_sql or len(spec.targets) > 1):
+        return (
+            ColumnSpec("value", DataType("bytes"), nullable=True),
+        ), "payload_format raw_bytes: one column"
+    if len(spec.sources) == 1 and payloads[0] is not None:
+        described = describe(payloads[0])
+        if described is not None:
+            return described, "by the schema registry"
+    if spec.transform_sql is None and None not in payloads:
+        found = [_target_columns(target, world) for target in spec.targets]
+        if all(columns is not None for columns in found):
+            merged: dict[str, ColumnSpec] = {}
+            for columns in found:
+                for column in columns or ():
+                    merged.setdefault(column.name, column)
+            if len(found) > 1:  # each target judges for itself what it cannot hold
+                merged = {n: replace(c, nullable=True, primary_key=False) for n, c in merged.items()}
+            return tuple(merged.values()), "those of the target"
+    if pinned is not None:
+        return pinned, "found in the first messages, and kept since"
+    return None, "found in the first messages"
+
+
+def _target_columns(target: StreamTargetSpec, world: World) -> tuple[ColumnSpec, ...] | None:
+    if target.table is not None:
+        return target.table.columns
+    if target.sends or target.table_name is None:
+        return None
+    adopted = adopted_table(target, world)
+    return adopted.columns if adopted is not None else None
+
+
+def adopted_table(target: StreamTargetSpec, world: World) -> TableSpec | None:
+    """A table that is there already, as it is loaded: without what we add, and what fills itself."""
+    assert target.table_name is not None
+    schema, name = target.table_name
+    sink = world.target(target.connection)
+    stub = TableSpec(schema, name, (ColumnSpec(f"_{uuid.uuid4().hex}", DataType("text"), nullable=True),))
+    live = sink.inspect(stub)
+    if live is None:
+        return None
+    known = tuple(column for column in live.columns if column.name not in _managed(live, target.mode))
+    if not known:
+        raise SchemaMismatch(f"{target.place} has no column that a stream could fill", where=None)
+    strict = sink.inspect(TableSpec(schema, name, live.columns))
+    needed = {c.name for c in (strict.columns if strict else ()) if not c.nullable}
+    filled = {c.name for c in known if c.nullable and c.name in needed and c.name not in target.keys}
+    columns = tuple(
+        replace(column, nullable=column.name not in needed) for column in known if column.name not in filled
+    )
+    names = {column.name for column in live.columns}
+    stamped = not isinstance(sink, RelationalTarget) or names.issuperset(_OURS)
+    unique = tuple(group for group in live.unique if set(group) <= {c.name for c in columns})
+    return TableSpec(schema, name, columns, unique=unique, stamped=stamped)
+
+
+def _managed(live: LiveTable, mode: str) -> set[str]:
+    from ematix_flow.spec.tables import DELETED_AT, IS_CURRENT, ROW_HASH, VALID_FROM, VALID_TO
+
+    ours = {*_OURS, DELETED_AT}
+    if mode == "scd2":
+        ours |= {VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH}
+    return ours & {column.name for column in live.columns}
+
+
+# ------------------------------------------------------------------ targets
+
+
+def plan_targets(
+    spec: StreamSpec, world: World, columns: tuple[ColumnSpec, ...], lookups: Mapping[str, str]
+) -> tuple[StreamTargetPlan, ...]:
+    """Every target against the columns that come; the SQL is checked by Spark on no rows."""
+    outgoing = columns
+    if spec.transform_sql is not None:
+        outgoing = _computed_columns(spec, world, columns, lookups)
+    return tuple(_plan_target(spec, target, world, outgoing) for target in spec.targets)
+
+
+def _computed_columns(
+    spec: StreamSpec, world: World, columns: tuple[ColumnSpec, ...], lookups: Mapping[str, str]
+) -> tuple[ColumnSpec, ...]:
+    with world.spark_errors(f"transform_sql of {spec.name!r}"):
+        found = columns_of_frame(empty_result(spec, world.spark(), columns, lookups))
+    seen: set[str] = set()
+    for column in found:
+        if column.name in seen:
+            raise SchemaMismatch(
+                f"transform_sql of {spec.name!r} yields column {column.name!r} twice",
+                next_step="give one of them another name with AS",
+            )
+        seen.add(column.name)
+    return tuple(ColumnSpec(c.name, c.type or DataType("text"), nullable=True) for c in found)
+
+
+def empty_result(
+    spec: StreamSpec, spark: SparkSession, columns: tuple[ColumnSpec, ...], lookups: Mapping[str, str]
+) -> DataFrame:
+    """``transform_sql`` over no rows, for its columns; in a session of its own, where no view is in the way."""
+    ddl = schema_ddl(TableSpec(None, VIEW, columns))
+    return run_sql(spec, spark.newSession().createDataFrame([], ddl), lookups)
+
+
+def run_sql(spec: StreamSpec, frame: DataFrame, lookups: Mapping[str, str]) -> DataFrame:
+    """``transform_sql`` over a frame, whose session nobody else names views in.
+
+    ``lookups`` are global views by the names that the SQL has for them.
+    """
+    assert spec.transform_sql is not None
+    spark = frame.sparkSession
+    frame.createOrReplaceTempView(VIEW)
+    for name, view in lookups.items():
+        spark.table(f"global_temp.{view}").createOrReplaceTempView(name)
+    return spark.sql(spark_text(spec.transform_sql, spec.dialect))
+
+
+def spark_text(sql: str, dialect: str | None) -> str:
+    """The SQL in Spark's own words."""
+    if dialect in (None, "spark", "datafusion"):
+        return sql
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    try:
+        statements = sqlglot.transpile(sql, read=dialect, write="spark")
+    except (SqlglotError, ValueError) as error:
+        raise Unsupported(
+            f"transform_sql cannot be read as {dialect}: {str(error).splitlines()[0]}"
+        ) from error
+    return statements[0]
+
+
+def _plan_target(
+    spec: StreamSpec, target: StreamTargetSpec, world: World, columns: tuple[ColumnSpec, ...]
+) -> StreamTargetPlan:
+    backend = world.backend(target.connection)
+    guarantee = stream_guarantee(spec, target, world, backend)
+    if backend.message_target() is not None:
+        return _plan_messages(spec, target, columns, guarantee)
+    sink = world.target(target.connection).divided(target.partition_by).with_files(target.files)
+    if target.mode not in backend.capabilities.strategies:
+        raise Unsupported(
+            f"mode {target.mode!r} cannot be used with a target of kind {backend.kind!r}",
+            next_step=f"modes of {backend.kind}: {', '.join(sorted(backend.capabilities.strategies))}",
+        )
+    declared, adopted = target.table, False
+    if declared is None and target.table_name is not None:
+        declared = adopted_table(target, world)
+        adopted = declared is not None and target.mode != "scd2"
+    table = declared if declared is not None else _new_table(target, columns)
+    available = {column.name for column in columns}
+    _require_columns(target, table, available)
+    if declared is not None and target.table is None:
+        table = replace(table, columns=tuple(c for c in table.columns if c.name in available))
+    if target.keys and target.table is None:
+        table = _keyed(table, target.keys)
+    table, matching = resolve_matching(as_batch(spec), as_batch_target(target, table), table)
+    require_identifier_length(table.with_load_columns(), backend.capabilities.max_identifier_bytes)
+    live = sink.inspect(table)
+    if target.mode == "merge":
+        table = keeping_marks(table, live)
+    changes, drift = TablePlan(), tuple[str, ...]()
+    if not adopted:  # a table that is there and not declared is as it should be
+        changes, drift = judge_drift(spec.on_drift, table, sink.plan_table(table, live, matching), spec.where)
+    projection = None
+    if needs_projection(table, (), {}):
+        projection = build_projection(
+            source_sql=f"SELECT * FROM {VIEW}",
+            table=table,
+            source_columns=[c.name for c in columns],
+            source_types={c.name: c.type for c in columns},
+            pre=(),
+            column_map={},
+            dialect="spark",
+            where=spec.where,
+        )
+    return StreamTargetPlan(
+        target, table, guarantee, matching, changes, projection, (*drift, *sink.remarks())
+    )
+
+
+def _plan_messages(
+    spec: StreamSpec, target: StreamTargetSpec, columns: tuple[ColumnSpec, ...], guarantee: Choice
+) -> StreamTargetPlan:
+    names = [column.name for column in columns]
+    for option in ("message_key_column", "headers_column", "partition_column"):
+        wanted = getattr(target, option)
+        if wanted is not None and wanted not in names:
+            raise SchemaMismatch(
+                f"{option}= names {wanted!r}, which no row has.{did_you_mean(wanted, names)}",
+                where=spec.where,
+            )
+    return StreamTargetPlan(target, TableSpec(None, target.place or "messages", columns), guarantee)
+
+
+def _new_table(target: StreamTargetSpec, columns: tuple[ColumnSpec, ...]) -> TableSpec:
+    """A table that is not there yet takes the columns as they come."""
+    bare = tuple(replace(column, nullable=True, primary_key=False, normalizers=()) for column in columns)
+    if target.table_name is not None:
+        schema, name = target.table_name
+        return TableSpec(schema, name, bare)
+    return TableSpec(None, target.prefix or "rows", bare)
+
+
+def _keyed(table: TableSpec, keys: tuple[str, ...]) -> TableSpec:
+    columns = tuple(replace(c, nullable=False) if c.name in keys else c for c in table.columns)
+    return replace(table, columns=columns)
+
+
+def _require_columns(target: StreamTargetSpec, table: TableSpec, available: set[str]) -> None:
+    names = [column.name for column in table.columns]
+    for column in table.columns:
+        if column.name not in available and (target.table is not None or not column.nullable):
+            raise SchemaMismatch(
+                f"{table.label} has a column {column.name!r} that the stream does not bring."
+                f"{did_you_mean(column.name, sorted(available))}",
+                next_step="select it in transform_sql, or declare the column nullable in source_columns=",
+            )
+    for key in target.keys:
+        if key not in names:
+            raise SchemaMismatch(
+                f"keys= names {key!r}, which is no column of {table.label}.{did_you_mean(key, names)}"
+            )
+    event = target.event_timestamp_column
+    if event is not None and event not in names:
+        raise SchemaMismatch(
+            f"event_timestamp_column= names {event!r}, which is no column of {table.label}."
+            f"{did_you_mean(event, names)}"
+        )
+
+
+def stream_guarantee(spec: StreamSpec, target: StreamTargetSpec, world: World, backend: Backend) -> Choice:
+    """What the sources and this target can prove together; refuses a promise beyond it."""
+    loose = [s for s in spec.sources if world.backend(s.connection).kind not in _EXACT]
+    sends = backend.message_target()
+    reason, next_step = None, "declare delivery='at_least_once', or leave it out"
+    if loose:
+        kind = world.backend(loose[0].connection).kind
+        reason = f"{kind} has no positions: what a crash left unacknowledged may come again under no name"
+    elif isinstance(sends, MessageTarget) and not sends.transactions:
+        reason = f"a target of kind {backend.kind!r} has no transactions"
+    elif sends is None and not backend.capabilities.transactions:
+        reason = f"a target of kind {backend.kind!r} has no transaction to commit with"
+    elif len(spec.targets) > 1 and sends is not None and spec.delivery == "exactly_once":
+        reason = None
+    if reason is None and sends is not None and spec.delivery != "exactly_once":
+        return Choice(
+            "guarantee",
+            "at_least_once",
+            "messages are confirmed; delivery='exactly_once' sends them in transactions",
+        )
+    if reason is None:
+        together = (
+            "messages and the batch's name" if sends is not None else "rows and the ledger entry of the batch"
+        )
+        return Choice("guarantee", "exactly_once", f"{together} commit together")
+    if spec.delivery == "exactly_once":
+        raise GuaranteeRefused(
+            f"pipeline {spec.name!r} declares delivery='exactly_once', which cannot be kept: {reason}",
+            where=spec.where,
+            next_step=next_step,
+        )
+    return Choice("guarantee", "at_least_once", reason)
+
+
+def as_batch(spec: StreamSpec) -> PipelineSpec:
+    """What the batch side asks of a pipeline, for a stream."""
+    return PipelineSpec(spec.name, spec.name, (), SourceSpec(), on_drift=spec.on_drift, where=spec.where)
+
+
+def as_batch_target(target: StreamTargetSpec, table: TableSpec) -> TargetSpec:
+    return StreamTargetPlan(target, table, Choice("", "", "")).batch_target

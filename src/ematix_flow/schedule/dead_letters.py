@@ -1,0 +1,248 @@
+"""Dead letters between a stream and their store: put there by one, and replayed through it.
+
+A replay leases letters, runs them in portions, and notes each one's fate.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from ematix_flow.backends.streams import HEADERS, KEY, PARTITION, POSITION, TIMESTAMP, TOPIC, VALUE
+from ematix_flow.errors import FlowError
+from ematix_flow.graph.registry import DeclaredStream
+from ematix_flow.spec.streams import StreamSpec
+from ematix_flow.state.dead_letters import (
+    LEASE_SECONDS,
+    DeadLetter,
+    DeadLetterStore,
+    Lease,
+    Selection,
+    Stage,
+)
+from ematix_flow.state.records import utc_now
+
+if TYPE_CHECKING:
+    from ematix_flow.engine.streams.batches import Unloadable
+
+# What became of each letter: None when it arrived, else why not. A letter that is not in it was not tried.
+RunLetters = Callable[[Sequence[DeadLetter]], Mapping[str, str | None]]
+
+_SHOWN_FAILURES = 20
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """How many letters were taken, and what became of them. ``failures`` are the first few, by id.
+
+    ``lost`` arrived or failed, but the lease had ended before it could be noted.
+    """
+
+    pipeline: str
+    taken: int = 0
+    replayed: int = 0
+    failed: int = 0
+    parked: int = 0
+    released: int = 0
+    lost: int = 0
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "taken": self.taken,
+            "replayed": self.replayed,
+            "failed": self.failed,
+            "parked": self.parked,
+            "released": self.released,
+            "lost": self.lost,
+            "failures": dict(self.failures),
+        }
+
+
+class StreamLetters:
+    """What a stream cannot load, into its store. To add one again does nothing.
+
+    ``payload_format`` is that of the messages; ``added`` hears stage and number of what was new.
+    """
+
+    def __init__(
+        self,
+        store: DeadLetterStore,
+        spec: StreamSpec,
+        *,
+        payload_format: str = "json",
+        added: Callable[[str, int], None] = lambda stage, number: None,
+    ) -> None:
+        self.store, self.spec = store, spec
+        self.payload_format = payload_format
+        self._added = added
+        self.batch: str | None = None  # the one that is being loaded now
+
+    def add(self, letters: Sequence[Unloadable]) -> None:
+        made = [self._letter(letter) for letter in letters]
+        for stage in dict.fromkeys(letter.stage for letter in made):
+            number = self.store.add([letter for letter in made if letter.stage == stage])
+            if number:
+                self._added(stage, number)
+
+    def _letter(self, letter: Unloadable) -> DeadLetter:
+        message = letter.message
+        at = message.get(TIMESTAMP)
+        if at is not None and at.tzinfo is None:
+            at = at.replace(tzinfo=dt.timezone.utc)  # as Spark hands moments over in a session of ours
+        value, key = message.get(VALUE), message.get(KEY)
+        return DeadLetter.of(
+            self.spec.name,
+            cast(Stage, letter.stage),
+            letter.reason,
+            payload=b"" if value is None else bytes(value),
+            payload_format=self.payload_format,
+            source=message.get(TOPIC),
+            partition=message.get(PARTITION),
+            position=message.get(POSITION),
+            batch=self.batch,
+            event_ts=at,
+            key=None if key is None else bytes(key),
+            headers=message.get(HEADERS),
+        )
+
+
+def runner_for(declared: DeclaredStream) -> RunLetters:
+    """What runs letters through this stream once more: as one more batch of it, with a key of its own."""
+    from ematix_flow.engine.streams.place import place_of
+    from ematix_flow.engine.streams.replaying import Replay
+    from ematix_flow.schedule.context import spark_starter
+    from ematix_flow.schedule.run import open_world
+
+    again = Replay(declared.spec, open_world(spark_starter()), place_of(declared.spec))
+
+    def run(letters: Sequence[DeadLetter]) -> Mapping[str, str | None]:
+        attempt = " ".join(f"{letter.id}:{letter.attempt}" for letter in letters)
+        refused = again.load([_message(letter) for letter in letters], attempt)
+        return {letter.id: refused.get(index) for index, letter in enumerate(letters)}
+
+    return run
+
+
+def _message(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "value": letter.payload,
+        "key": letter.key,
+        "topic": letter.source,
+        "partition": letter.partition,
+        "position": letter.position,
+        "timestamp": letter.event_ts,
+        "headers": letter.headers,
+    }
+
+
+def replay(
+    pipeline_name: str,
+    store: DeadLetterStore,
+    selection: Selection,
+    run_one: RunLetters,
+    *,
+    chunk: int = 100,
+    lease_seconds: float = LEASE_SECONDS,
+    stopping: Callable[[], bool] = lambda: False,
+) -> ReplayResult:
+    """Run the chosen letters, oldest first, each at most once in this pass.
+
+    What ``run_one`` raises ends the replay: nothing of its portion is noted as failed, and all of it can
+    be taken again at once. A replay that dies leaves its letters to the next when their lease ends.
+    """
+    counted = _Counted()
+    began = utc_now()
+    left = selection.first
+    while not stopping() and (left is None or left > 0):
+        most = chunk if left is None else min(chunk, left)
+        lease = store.take(pipeline_name, selection, lease_seconds=lease_seconds, limit=most, before=began)
+        if not lease.letters:
+            break
+        if left is not None:
+            left -= len(lease.letters)
+        counted.taken += len(lease.letters)
+        try:
+            with _kept_alive(store, lease, lease_seconds):
+                fates = run_one(lease.letters)
+        except BaseException:
+            with suppress(FlowError):  # the store is away too: the lease ends by itself
+                store.release(lease)
+            raise
+        untried = _note(store, lease, fates, counted)
+        if untried:
+            break  # whoever runs them does not want more now
+    return ReplayResult(
+        pipeline_name,
+        counted.taken,
+        counted.replayed,
+        counted.failed,
+        counted.parked,
+        counted.released,
+        counted.lost,
+        counted.failures,
+    )
+
+
+@dataclass
+class _Counted:
+    taken: int = 0
+    replayed: int = 0
+    failed: int = 0
+    parked: int = 0
+    released: int = 0
+    lost: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+def _note(
+    store: DeadLetterStore, lease: Lease, fates: Mapping[str, str | None], counted: _Counted
+) -> Sequence[str]:
+    """Tell the store; the ids of which nothing was said, which are released."""
+    ids = [letter.id for letter in lease.letters]
+    arrived = [id for id in ids if id in fates and fates[id] is None]
+    noted = store.done(lease, arrived) if arrived else 0
+    counted.replayed += noted
+    counted.lost += len(arrived) - noted
+    for id in ids:
+        reason = fates.get(id)
+        if reason is None:
+            continue
+        status = store.failed(lease, id, reason)
+        if status is None:
+            counted.lost += 1
+            continue
+        counted.failed += 1
+        counted.parked += status == "parked"
+        if len(counted.failures) < _SHOWN_FAILURES:
+            counted.failures[id] = reason
+    untried = [id for id in ids if id not in fates]
+    if untried:
+        counted.released += store.release(lease, untried)
+    return untried
+
+
+@contextmanager
+def _kept_alive(store: DeadLetterStore, lease: Lease, seconds: float) -> Iterator[None]:
+    """Renew the lease while the block runs, so that it ends only when its process has died."""
+    over = threading.Event()
+
+    def keep() -> None:
+        while not over.wait(max(seconds / 3, 0.05)):
+            try:
+                store.renew(lease, seconds)
+            except FlowError:
+                continue  # the store is away: the next turn asks again, well before the lease ends
+
+    thread = threading.Thread(target=keep, name="dead-letter-lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

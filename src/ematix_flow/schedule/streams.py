@@ -1,0 +1,320 @@
+"""Running a stream: in a thread of its own, supervised, measured, recorded, stopped between two batches."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.engine.streams.batches import BatchReport
+from ematix_flow.engine.streams.place import place_of
+from ematix_flow.engine.streams.stream import Stream, plan_of
+from ematix_flow.errors import (
+    ConfigError,
+    DeclarationError,
+    FlowError,
+    Interrupted,
+    PipelineLocked,
+    PlanError,
+    RowRejected,
+    UsageError,
+)
+from ematix_flow.graph.registry import Registry, use_registry
+from ematix_flow.observe.stream_metrics import StreamMetrics
+from ematix_flow.observe.stream_server import StreamServer
+from ematix_flow.observe.stream_watch import StreamWatch
+from ematix_flow.plan.streams import StreamPlan
+from ematix_flow.schedule.context import spark_starter
+from ematix_flow.schedule.restarts import Restart, RestartPolicy, Supervisor
+from ematix_flow.schedule.run import open_world
+from ematix_flow.schedule.stream_letters import open_letters
+from ematix_flow.spec.streams import StreamSpec
+from ematix_flow.state.records import RunRecord
+from ematix_flow.state.runlog import RunLog, open_run_log, project_run_log
+
+if TYPE_CHECKING:
+    from ematix_flow.engine.settings import EngineSettings
+
+_log = logging.getLogger(__name__)
+
+# errors that another start would meet again
+_FINAL = (DeclarationError, ConfigError, UsageError, PlanError, PipelineLocked, Interrupted, RowRejected)
+
+
+@dataclass(frozen=True)
+class StreamResult:
+    """What a stream did until it ended. Also reads like a mapping, ``result["total_rows"]``."""
+
+    name: str
+    total_rows: int  # written to targets, counted once a target
+    rows_read: int
+    iterations: int
+    shutdown_triggered: bool
+    dead_letters: int
+    dropped: int
+    restarts: int
+    seconds: float
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return self.to_json()[key]
+        except KeyError:
+            raise KeyError(key) from None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class RunningStream:
+    """A stream at work in this process."""
+
+    def __init__(self, name: str, run: Callable[[RunningStream], None], watch: StreamWatch) -> None:
+        self.name, self.watch = name, watch
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._started = time.monotonic()
+        self._counts: dict[str, int] = dict.fromkeys(
+            ("total_rows", "rows_read", "iterations", "dead_letters", "dropped", "restarts"), 0
+        )
+        self._was_stopped = False
+        self._seconds: float | None = None
+        self._thread = threading.Thread(
+            target=self._run, args=(run,), name=f"ematix-flow stream {name}", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, run: Callable[[RunningStream], None]) -> None:
+        try:
+            run(self)
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._seconds = time.monotonic() - self._started
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End it after the batch at hand. Returns at once; `wait` waits."""
+        self._was_stopped = self._was_stopped or self.is_running
+        self._stop.set()
+
+    def wait(self, timeout: float | None = None, *, handle_signals: bool = False) -> StreamResult:
+        """Until it has ended, or so many seconds; raises what it failed of.
+
+        With ``handle_signals`` SIGTERM and Ctrl-C stop it after the batch at hand; a second one at once.
+        """
+        with _stopped_by_signals(self) if handle_signals else _nothing():
+            deadline = None if timeout is None else time.monotonic() + timeout
+            while self._thread.is_alive() and (deadline is None or time.monotonic() < deadline):
+                self._thread.join(0.2)
+        if self._failure is not None:
+            raise self._failure
+        return self.result()
+
+    def result(self) -> StreamResult:
+        """What it has done so far."""
+        seconds = self._seconds if self._seconds is not None else time.monotonic() - self._started
+        return StreamResult(
+            name=self.name, shutdown_triggered=self._was_stopped, seconds=seconds, **self._counts
+        )
+
+    def _add(self, **counts: int) -> None:
+        for name, count in counts.items():
+            self._counts[name] += count
+
+
+def plan_stream(
+    spec: StreamSpec, registry: Registry, *, engine: str | EngineSettings | None = None
+) -> StreamPlan:
+    """What a stream would do now. Changes nothing."""
+    with use_registry(registry):
+        return plan_of(spec, open_world(spark_starter(engine)), place_of(spec))
+
+
+def start_stream(
+    spec: StreamSpec,
+    registry: Registry,
+    *,
+    once: bool = False,
+    metrics_port: int | None = None,
+    restart_on_error: bool = False,
+    initial_backoff_ms: int = 1_000,
+    max_backoff_ms: int = 60_000,
+    max_restarts: int | None = None,
+    reset_backoff_after_secs: float = 60.0,
+    run_log: str | None = None,
+    engine: str | EngineSettings | None = None,
+    watch: StreamWatch | None = None,
+    metrics: StreamMetrics | None = None,
+) -> RunningStream:
+    """Start it in a thread of its own. ``metrics`` is shared by streams that one process runs together."""
+    policy = RestartPolicy(
+        initial_backoff_ms=min(initial_backoff_ms, max_backoff_ms),
+        max_backoff_ms=max_backoff_ms,
+        max_restarts=max_restarts if restart_on_error else 0,
+        reset_backoff_after_seconds=reset_backoff_after_secs,
+    )
+    seen = watch or StreamWatch()
+    measured = metrics or StreamMetrics()
+    server = measured.serve(metrics_port) if metrics_port is not None else None
+
+    def run(running: RunningStream) -> None:
+        with (
+            _served(server),
+            use_registry(registry),
+            open_run_log(run_log or project_run_log(os.environ), env=os.environ) as log,
+        ):
+            _Run(spec, running, seen, measured, log, engine, once).supervised(policy)
+
+    return RunningStream(spec.name, run, seen)
+
+
+class _Run:
+    """One run of a stream, over all its restarts."""
+
+    def __init__(
+        self,
+        spec: StreamSpec,
+        running: RunningStream,
+        watch: StreamWatch,
+        metrics: StreamMetrics,
+        log: RunLog,
+        engine: str | EngineSettings | None,
+        once: bool,
+    ) -> None:
+        self.spec, self.running, self.watch, self.metrics = spec, running, watch, metrics
+        self.log, self.engine, self.once = log, engine, once
+
+    def supervised(self, policy: RestartPolicy) -> None:
+        supervisor: Supervisor[None] = Supervisor(
+            policy, stop=self.running._stop, on_restart=self._restarting
+        )
+        try:
+            supervisor.run(self.attempt, lambda error: isinstance(error, _FINAL))
+        except BaseException as error:
+            self.metrics.state(self.spec.name, "failed", error if isinstance(error, FlowError) else None)
+            raise
+        self.metrics.state(self.spec.name, "stopped")
+        self.watch.stopped(self.spec.name)
+
+    def attempt(self) -> None:
+        """One start, recorded in the run log."""
+        name, run_id = self.spec.name, str(uuid.uuid4())
+        self.metrics.state(name, "starting")
+        self.log.start(
+            RunRecord(
+                run_id=run_id,
+                pipeline=name,
+                target=", ".join(t.label for t in self.spec.targets),
+                mode="stream",
+                trigger="consume",
+                pid=os.getpid(),
+            )
+        )
+        before = dict(self.running._counts)
+        try:
+            self._follow()
+        except PipelineLocked as error:
+            self.log.finish(run_id, "skipped", error=error)
+            raise
+        except BaseException as error:
+            self._finish(run_id, before, error)
+            raise
+        self._finish(run_id, before, None)
+
+    def _follow(self) -> None:
+        with open_letters(self.spec) as letters:
+            world = open_world(spark_starter(self.engine))
+            stream = Stream(
+                self.spec,
+                world,
+                place_of(self.spec),
+                once=self.once,
+                letters=letters,
+                report=self._report,
+                note=self.watch.note,
+                stop=self.running._stop,
+            )
+            self.watch.started(self.spec.name, "")
+            self.metrics.state(self.spec.name, "running")
+            stream.run()
+
+    def _report(self, batch: BatchReport) -> None:
+        name = self.spec.name
+        written, letters = sum(batch.rows_written.values()), sum(batch.dead_letters.values())
+        self.running._add(
+            total_rows=written,
+            rows_read=batch.rows_read,
+            iterations=1,
+            dead_letters=letters,
+            dropped=batch.dropped,
+        )
+        self.metrics.batch(name, batch.rows_read, batch.rows_written, batch.seconds)
+        self.metrics.lag(name, batch.lag)
+        for stage, count in batch.dead_letters.items():
+            self.metrics.dead_letter(name, stage, count)
+        self.watch.batch(name, batch.number, batch.rows_read, written, sum(batch.seconds.values()), batch.lag)
+        if letters:
+            self.watch.dead_letters(name, letters)
+
+    def _restarting(self, restart: Restart) -> None:
+        self.running._add(restarts=1)
+        self.metrics.restarted(self.spec.name, type(restart.error).__name__)
+        self.metrics.state(self.spec.name, "restarting", restart.error)
+        self.watch.restarting(self.spec.name, restart.error, restart.delay)
+
+    def _finish(self, run_id: str, before: Mapping[str, int], error: BaseException | None) -> None:
+        now = self.running._counts
+        done = {key: now[key] - before[key] for key in now}
+        self.log.finish(
+            run_id,
+            "succeeded" if error is None else "failed",
+            path="stream",
+            rows_read=done["rows_read"],
+            rows_inserted=done["total_rows"],
+            error=error,
+            metrics={"stream": done},
+        )
+
+
+@contextmanager
+def _served(server: StreamServer | None) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if server is not None:
+            server.close()
+
+
+@contextmanager
+def _stopped_by_signals(running: RunningStream) -> Iterator[None]:
+    """In the main thread only: no other may handle signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: object) -> None:
+        if running._stop.is_set():
+            raise KeyboardInterrupt
+        running.stop()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield

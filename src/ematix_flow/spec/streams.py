@@ -1,0 +1,263 @@
+"""A stream as declared: what it follows, what it makes of it, where it goes. Frozen values with a JSON form.
+
+A stream is one long-running load. How its payloads are written stands in the connection; what a target
+does with a batch is the same strategy that a batch pipeline uses.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.pipelines import (
+    ConnectionRef,
+    FileOptions,
+    connection_label,
+    reference_from_json,
+    reference_to_json,
+)
+from ematix_flow.spec.tables import TableSpec
+
+STREAM_MODES = ("append", "merge", "scd2")
+ERROR_POLICIES = ("fail", "drop", "dlq")
+DEAD_LETTER_STORES = ("auto", "topic", "table")
+DELIVERIES = ("auto", "at_least_once", "exactly_once")
+BROKERS = ("kafka", "rabbitmq", "pubsub", "kinesis")
+
+
+@dataclass(frozen=True)
+class StreamSourceSpec:
+    """One place that is followed: a topic, a queue, a subscription, a stream, a folder, a table."""
+
+    connection: ConnectionRef
+    query: str
+    starting: str | dt.datetime | None = None  # None: as the connection says, else earliest
+    files: FileOptions = field(default_factory=FileOptions)
+    options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"{connection_label(self.connection)}:{self.query}"
+
+    def to_json(self) -> dict[str, Any]:
+        starting = self.starting
+        return {
+            "connection": reference_to_json(self.connection),
+            "query": self.query,
+            "starting": {"at": starting.isoformat()} if isinstance(starting, dt.datetime) else starting,
+            "files": self.files.to_json(),
+            "options": [list(pair) for pair in self.options],
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> StreamSourceSpec:
+        starting = value["starting"]
+        if isinstance(starting, dict):
+            starting = dt.datetime.fromisoformat(starting["at"])
+        return cls(
+            connection=reference_from_json(value["connection"]),
+            query=value["query"],
+            starting=starting,
+            files=FileOptions.from_json(value["files"]),
+            options=tuple((pair[0], pair[1]) for pair in value["options"]),
+        )
+
+
+@dataclass(frozen=True)
+class StreamTargetSpec:
+    """One place that a stream loads into.
+
+    A database or lake has a ``table``, declared or only named by ``table_name``; files have a ``prefix``;
+    a broker has a ``topic``, a ``queue`` or, for Kinesis, the stream of the connection.
+    """
+
+    connection: ConnectionRef
+    table: TableSpec | None = None
+    table_name: tuple[str | None, str] | None = None
+    prefix: str | None = None
+    topic: str | None = None
+    queue: str | None = None
+    partition_key_prefix: str | None = None
+    message_key_column: str | None = None
+    headers_column: str | None = None
+    partition_column: str | None = None
+    mode: str = "append"
+    keys: tuple[str, ...] = ()
+    update_columns: tuple[str, ...] | None = None
+    compare_columns: tuple[str, ...] | None = None
+    event_timestamp_column: str | None = None
+    partition_by: tuple[str, ...] = ()
+    files: FileOptions = field(default_factory=FileOptions)
+
+    @property
+    def place(self) -> str:
+        """What the target is called within its connection."""
+        if self.table is not None:
+            return self.table.label
+        if self.table_name is not None:
+            schema, name = self.table_name
+            return f"{schema}.{name}" if schema else name
+        return self.prefix or self.topic or self.queue or self.partition_key_prefix or ""
+
+    @property
+    def label(self) -> str:
+        return f"{connection_label(self.connection)}:{self.place}"
+
+    @property
+    def sends(self) -> bool:
+        """Whether it is a broker: what it gets are messages."""
+        return self.table is None and self.table_name is None and self.prefix is None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name) for name in _PLAIN},
+            "connection": reference_to_json(self.connection),
+            "table": self.table.to_json() if self.table else None,
+            "table_name": list(self.table_name) if self.table_name else None,
+            "keys": list(self.keys),
+            "update_columns": None if self.update_columns is None else list(self.update_columns),
+            "compare_columns": None if self.compare_columns is None else list(self.compare_columns),
+            "partition_by": list(self.partition_by),
+            "files": self.files.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> StreamTargetSpec:
+        def listed(names: list[str] | None) -> tuple[str, ...] | None:
+            return None if names is None else tuple(names)
+
+        named = value["table_name"]
+        return cls(
+            **{
+                **value,
+                "connection": reference_from_json(value["connection"]),
+                "table": TableSpec.from_json(value["table"]) if value["table"] else None,
+                "table_name": (named[0], named[1]) if named else None,
+                "keys": tuple(value["keys"]),
+                "update_columns": listed(value["update_columns"]),
+                "compare_columns": listed(value["compare_columns"]),
+                "partition_by": tuple(value["partition_by"]),
+                "files": FileOptions.from_json(value["files"]),
+            }
+        )
+
+
+_PLAIN = (
+    "prefix",
+    "topic",
+    "queue",
+    "partition_key_prefix",
+    "message_key_column",
+    "headers_column",
+    "partition_column",
+    "mode",
+    "event_timestamp_column",
+)
+
+
+@dataclass(frozen=True)
+class DeadLetterSpec:
+    """Where what cannot be loaded goes. ``auto`` takes the topic if one is named, else a table."""
+
+    store: str = "auto"
+    topic: str | None = None
+    table: str | None = None
+    connection: ConnectionRef | None = None  # of the table; None: the store on this machine
+    max_attempts: int = 3
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "store": self.store,
+            "topic": self.topic,
+            "table": self.table,
+            "connection": reference_to_json(self.connection),
+            "max_attempts": self.max_attempts,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> DeadLetterSpec:
+        return cls(**{**value, "connection": reference_from_json(value["connection"])})
+
+
+@dataclass(frozen=True)
+class LookupSpec:
+    """Rows that ``transform_sql`` joins with: a table or a query of another connection."""
+
+    name: str
+    connection: ConnectionRef
+    query: str | None = None
+    table: str | None = None
+    refresh_interval_ms: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "connection": reference_to_json(self.connection)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> LookupSpec:
+        return cls(**{**value, "connection": reference_from_json(value["connection"])})
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """A streaming pipeline as declared."""
+
+    name: str
+    sources: tuple[StreamSourceSpec, ...]
+    targets: tuple[StreamTargetSpec, ...]
+    transform_sql: str | None = None
+    dialect: str | None = None  # of the SQL, when it is not Spark's
+    lookups: tuple[LookupSpec, ...] = ()
+    on_error: str = "fail"
+    dead_letters: DeadLetterSpec = DeadLetterSpec()
+    columns: TableSpec | None = None  # what a payload holds, when it is declared
+    idle_pause_ms: int = 500
+    max_rows_per_batch: int | None = None
+    delivery: str = "auto"
+    continue_on_target_failure: bool = False
+    on_drift: str = "error"
+    fail_on_data_loss: bool = True
+    checkpoint: str | None = None  # a folder; None: below the state root
+    description: str | None = None
+    where: SourceLocation | None = field(default=None, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name) for name in _SPEC_PLAIN},
+            "sources": [s.to_json() for s in self.sources],
+            "targets": [t.to_json() for t in self.targets],
+            "lookups": [lookup.to_json() for lookup in self.lookups],
+            "dead_letters": self.dead_letters.to_json(),
+            "columns": self.columns.to_json() if self.columns else None,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> StreamSpec:
+        return cls(
+            **{
+                **value,
+                "sources": tuple(StreamSourceSpec.from_json(s) for s in value["sources"]),
+                "targets": tuple(StreamTargetSpec.from_json(t) for t in value["targets"]),
+                "lookups": tuple(LookupSpec.from_json(lookup) for lookup in value["lookups"]),
+                "dead_letters": DeadLetterSpec.from_json(value["dead_letters"]),
+                "columns": TableSpec.from_json(value["columns"]) if value["columns"] else None,
+            }
+        )
+
+
+_SPEC_PLAIN = (
+    "name",
+    "transform_sql",
+    "dialect",
+    "on_error",
+    "idle_pause_ms",
+    "max_rows_per_batch",
+    "delivery",
+    "continue_on_target_failure",
+    "on_drift",
+    "fail_on_data_loss",
+    "checkpoint",
+    "description",
+)

@@ -1,0 +1,52 @@
+"""A SQLite file that several processes write to: write-ahead log, full sync, and transactions of ours."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+import sqlalchemy as sa
+
+BUSY_SECONDS = 15.0
+
+
+def sqlite_engine(path: Path) -> sa.Engine:
+    """The option ``writes`` of a connection makes its transaction take the write lock at once."""
+    # no pool: nothing stays open between two statements, so a fork or a second log cannot share a handle
+    engine = sa.create_engine(
+        sa.URL.create("sqlite", database=str(path)),
+        poolclass=sa.pool.NullPool,
+        connect_args={"timeout": BUSY_SECONDS},
+        hide_parameters=True,
+    )
+    sa.event.listen(engine, "connect", take_over_transactions)
+    sa.event.listen(engine, "connect", _use_write_ahead_log)
+    sa.event.listen(engine, "begin", begin)
+    return engine
+
+
+def take_over_transactions(connection: sqlite3.Connection, _: object) -> None:
+    # the driver would begin late, and never before DDL
+    connection.isolation_level = None
+
+
+def begin(connection: sa.Connection) -> None:
+    # a writer takes the write lock at once: a lock that is upgraded later fails instead of waiting
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection, _: object) -> None:
+    # readers then never wait for a writer; full sync makes a commit outlive the machine's power
+    connection.execute("PRAGMA synchronous=FULL")
+    deadline = time.monotonic() + BUSY_SECONDS
+    while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            # two processes that create one log at once: SQLite fails one of them without waiting
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)

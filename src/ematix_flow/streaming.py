@@ -1,0 +1,32 @@
+"""Streaming pipelines: what they are built of, how they are run, and the registry of those declared."""
+
+from __future__ import annotations
+
+from ematix_flow.api.stream_options import Lookup, Source
+from ematix_flow.api.stream_registry import (
+    get_streaming_pipeline,
+    list_streaming_pipelines,
+    register_streaming_pipeline,
+    render_streaming_pipeline_toml,
+)
+from ematix_flow.api.streaming import (
+    StreamingPipeline,
+    run_pipeline,
+    run_streaming_pipeline,
+    streaming_pipeline,
+)
+from ematix_flow.api.target import Target
+
+__all__ = [
+    "Lookup",
+    "Source",
+    "StreamingPipeline",
+    "Target",
+    "get_streaming_pipeline",
+    "list_streaming_pipelines",
+    "register_streaming_pipeline",
+    "render_streaming_pipeline_toml",
+    "run_pipeline",
+    "run_streaming_pipeline",
+    "streaming_pipeline",
+]

@@ -1,0 +1,160 @@
+"""Sending to queues and exchanges of the real broker: confirmed, routed, or told."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ematix_flow.backends.rabbitmq.sender import RabbitMQSender
+from ematix_flow.backends.streams import Token, outgoing_schema
+from ematix_flow.errors import CannotConnect, ConfigError, RowRejected, TargetFailed
+from tests.contract.rabbitmq_setup import backend, outgoing, polled, receiving
+from tests.services.rabbitmq import RabbitMQServer
+
+
+def sender(server: RabbitMQServer, place: str, **options: str) -> RabbitMQSender:
+    target = backend(server).message_target()
+    return pickle.loads(pickle.dumps(target.sender(place, options)))
+
+
+def test_rows_arrive_as_persistent_messages_with_ids(rabbitmq: RabbitMQServer, rabbitmq_queue: str) -> None:
+    rows = [
+        {"value": b"1", "key": b"k", "headers": '{"a": "b", "n": 3}'},
+        {"value": b"2"},
+        {"value": None},
+    ]
+    token = Token("p", "t", "batch-1")
+    sending = sender(rabbitmq, rabbitmq_queue, content_type="text/plain")
+    assert sending.send(outgoing(rows), token) == 3
+    rabbitmq.restart()  # kills it: only what is on disk comes back
+    with receiving(rabbitmq, rabbitmq_queue) as receiver:
+        first, second, third = polled(receiver, 3)
+    assert [m.value for m in (first, second, third)] == [b"1", b"2", b""]
+    assert first.key == rabbitmq_queue.encode()
+    assert json.loads(first.headers or "") == {
+        "a": "b",
+        "n": "3",
+        "message_key": "k",
+        "amqp_content_type": "text/plain",
+    }
+    assert len({first.position, second.position, third.position}) == 3
+
+
+def test_a_batch_sent_again_has_the_same_ids(rabbitmq: RabbitMQServer, rabbitmq_queue: str) -> None:
+    rows = [{"value": b"1"}, {"value": b"1"}]
+    for batch in ("b", "b", "c"):
+        sender(rabbitmq, rabbitmq_queue).send(outgoing(rows), Token("p", "t", batch))
+    sender(rabbitmq, rabbitmq_queue).send(outgoing(rows))
+    with receiving(rabbitmq, rabbitmq_queue) as receiver:
+        ids = [message.position for message in polled(receiver, 8)]
+    assert ids[:2] == ids[2:4]
+    assert len(set(ids)) == 6
+
+
+def test_an_exchange_routes_by_the_key_of_the_row_or_by_the_one_that_is_named(
+    rabbitmq: RabbitMQServer, rabbitmq_queue: str
+) -> None:
+    exchange = f"{rabbitmq_queue}.x"
+    with rabbitmq.channel() as channel:
+        channel.exchange_declare(exchange, "topic")
+        channel.queue_bind(rabbitmq_queue, exchange, "orders.#")
+    backend(rabbitmq).message_target().check_place(f"exchange:{exchange}/orders.all")
+    rows = [{"value": b"1", "key": b"orders.eu"}, {"value": b"2"}]
+    assert sender(rabbitmq, f"exchange:{exchange}/orders.all").send(outgoing(rows)) == 2
+    with receiving(rabbitmq, rabbitmq_queue) as receiver:
+        assert [m.key for m in polled(receiver, 2)] == [b"orders.eu", b"orders.all"]
+    with pytest.raises(TargetFailed, match=r"no queue takes 1 of 2 messages .* NO_ROUTE, routing key 'x'"):
+        sender(rabbitmq, f"exchange:{exchange}").send(
+            outgoing([{"value": b"1", "key": b"x"}, {"value": b"2", "key": b"orders.us"}])
+        )
+    with rabbitmq.channel() as channel:
+        channel.exchange_delete(exchange)
+
+
+def test_a_queue_that_is_not_there_is_told(rabbitmq: RabbitMQServer) -> None:
+    target = backend(rabbitmq).message_target()
+    with pytest.raises(TargetFailed, match="there is no queue 'nothing'") as refused:
+        target.check_place("nothing")
+    assert "declare queue name=nothing" in str(refused.value.next_step)
+    with pytest.raises(TargetFailed, match="no queue takes 1 of 1 messages to 'nothing'"):
+        target.sender("nothing", {}).send(outgoing([{"value": b"1"}]))
+
+
+def test_an_exchange_that_is_not_there_is_told(rabbitmq: RabbitMQServer) -> None:
+    target = backend(rabbitmq).message_target()
+    with pytest.raises(TargetFailed, match="no exchange 'nothing'"):
+        target.check_place("exchange:nothing/key")
+    with pytest.raises(TargetFailed, match="nothing"):
+        target.sender("exchange:nothing", {}).send(outgoing([{"value": b"1"}]))
+    with pytest.raises(TargetFailed, match="names no exchange"):
+        target.sender("exchange:", {})
+
+
+def test_an_option_that_is_not_known_is_refused(rabbitmq: RabbitMQServer) -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'content_type'"):
+        backend(rabbitmq).message_target().sender("queue", {"contenttype": "x"})
+
+
+def test_a_full_queue_that_refuses_is_told(rabbitmq: RabbitMQServer) -> None:
+    queue = rabbitmq.create_queue("full", {"x-max-length": 5, "x-overflow": "reject-publish"})
+    with pytest.raises(TargetFailed, match=r"refused \d+ of 50 messages .* full"):
+        sender(rabbitmq, queue).send(outgoing([{"value": b"%d" % n} for n in range(50)]))
+    rabbitmq.delete_queue(queue)
+
+
+def test_what_the_rows_raise_is_raised(rabbitmq: RabbitMQServer, rabbitmq_queue: str) -> None:
+    def rows() -> Any:
+        yield from outgoing([{"value": b"1"}])
+        raise RowRejected("row 2 cannot be written")
+
+    with pytest.raises(RowRejected, match="row 2"):
+        sender(rabbitmq, rabbitmq_queue).send(rows())
+    with pytest.raises(TargetFailed, match="headers are no JSON"):
+        sender(rabbitmq, rabbitmq_queue).send(outgoing([{"value": b"1", "headers": "no"}]))
+
+
+def test_nothing_at_all_is_sent_in_peace(rabbitmq: RabbitMQServer, rabbitmq_queue: str) -> None:
+    assert sender(rabbitmq, rabbitmq_queue).send([]) == 0
+    assert sender(rabbitmq, rabbitmq_queue).send(outgoing([])) == 0
+
+
+def test_a_hundred_thousand_rows_are_all_confirmed(rabbitmq: RabbitMQServer, rabbitmq_queue: str) -> None:
+    batch = pa.RecordBatch.from_pylist(
+        [{"value": b"%d" % n} for n in range(10_000)], schema=outgoing_schema()
+    )
+    assert sender(rabbitmq, rabbitmq_queue).send([batch] * 10) == 100_000
+    assert rabbitmq.count(rabbitmq_queue) == 100_000
+
+
+def test_large_messages_pass(rabbitmq: RabbitMQServer, rabbitmq_queue: str) -> None:
+    rows = [{"value": bytes([n]) * 3_000_000} for n in range(20)]
+    assert sender(rabbitmq, rabbitmq_queue).send(outgoing(rows)) == 20
+    with receiving(rabbitmq, rabbitmq_queue) as receiver:
+        assert [len(m.value or b"") for m in polled(receiver, 20)] == [3_000_000] * 20
+
+
+@pytest.mark.fault
+def test_a_broker_that_dies_while_it_is_sent_to_fails_the_batch(
+    rabbitmq: RabbitMQServer, rabbitmq_queue: str
+) -> None:
+    sent = threading.Event()
+
+    def rows() -> Any:
+        for _ in range(50):
+            yield from outgoing([{"value": b"x" * 100}] * 1000)
+            sent.set()
+
+    killer = threading.Thread(target=lambda: (sent.wait(30), rabbitmq.stop()))
+    killer.start()
+    with pytest.raises((TargetFailed, CannotConnect)) as failure:
+        sender(rabbitmq, rabbitmq_queue).send(rows())
+    killer.join()
+    assert "sent again with the batch" in str(failure.value.state)
+    with pytest.raises(CannotConnect, match="nobody listens"):
+        sender(rabbitmq, rabbitmq_queue).send(outgoing([{"value": b"1"}]))
+    rabbitmq.start()
