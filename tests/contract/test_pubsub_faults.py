@@ -134,6 +134,23 @@ def test_an_acknowledgement_that_is_refused_is_told(fake: FakePubSub) -> None:
         receiver.acknowledge(["a"])
 
 
+def test_an_acknowledgement_that_does_not_arrive_is_no_failure(
+    fake: FakePubSub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ematix_flow.backends.pubsub.clients.RETRY_SECONDS", 0.5)
+
+    def refuse(request: Any) -> Any:
+        raise Refusal(grpc.StatusCode.UNAVAILABLE)
+
+    fake.answers["GetSubscription"] = exactly_once
+    fake.answers["Pull"] = once(pulled("a"))
+    fake.answers["Acknowledge"] = refuse
+    with closing(opened(fake)) as receiver:
+        received(receiver, 1)
+        assert receiver.acknowledge(["a"]) is False
+        assert receiver.pending() == 0
+
+
 def test_a_service_that_is_busy_for_a_while_is_asked_again(fake: FakePubSub) -> None:
     left = [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL]
     message = once(pulled("a"))

@@ -20,7 +20,7 @@ from google.api_core import exceptions as e
 from google.pubsub_v1 import PullResponse, SubscriberClient
 
 from ematix_flow.backends.pubsub.clients import CALL_SECONDS, briefly, close
-from ematix_flow.backends.pubsub.failures import PASSING, explained, understood
+from ematix_flow.backends.pubsub.failures import AWAY, PASSING, explained, understood
 from ematix_flow.backends.pubsub.leases import Leases
 from ematix_flow.backends.pubsub.names import short
 from ematix_flow.backends.pubsub.source import Subscription
@@ -127,9 +127,16 @@ class PubSubReceiver(Receiver):
     # -------------------------------------------------------------- acknowledging
 
     def acknowledge(self, receipts: Sequence[Any]) -> bool | None:
-        """True where the subscription delivers exactly once; else what is done may still come again."""
+        """True where the subscription delivers exactly once; else what is done may still come again.
+
+        What a service that is away was not told comes again for certain.
+        """
         with understood(self._connection, "acknowledge messages", SourceFailed):
-            done = self._tell(receipts, self._client.acknowledge)
+            try:
+                done = self._tell(receipts, self._client.acknowledge)
+            except AWAY as error:
+                _log.warning("Pub/Sub was not told that %d messages are done: %s", len(receipts), error)
+                done = False
         self._leases.end(receipts)
         return done and self._subscription.exactly_once
 
