@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from ematix_flow.errors import TargetFailed
 from ematix_flow.state.dead_letters import (
@@ -40,14 +40,13 @@ from ematix_flow.state.dead_letters import (
 from ematix_flow.state.dead_letters_tables import TABLE, is_current, letter_tables, migrate, stored_version
 from ematix_flow.state.records import utc_now
 from ematix_flow.state.root import private_directory
+from ematix_flow.state.sql_failures import is_conflict, own_words
 from ematix_flow.state.sqlite_file import sqlite_engine
 
 MOST_LETTERS = 500  # in one statement
 MOST_BYTES = 8 * 1024 * 1024  # of payloads in one statement, and in one lease
 _TRIES = 5
 _PAUSE = 0.05
-_POSTGRES_CONFLICTS = ("42P06", "42P07", "42710", "40001", "40P01")
-_MYSQL_CONFLICTS = (1007, 1050, 1061, 1205, 1213, 1684)
 
 _FIELDS = tuple(field.name for field in fields(DeadLetter))
 _LISTED = tuple(name for name in _FIELDS if name not in ("payload", "key"))
@@ -336,7 +335,7 @@ class SqlDeadLetters(DeadLetterStore):
             with self._reader.connect() as connection:
                 current = is_current(stored_version(connection, self._tables), self.location)
         except SQLAlchemyError as error:
-            if not _is_conflict(error):
+            if not is_conflict(error):
                 raise self._unavailable(error) from error
             current = False  # another makes them at this moment
         if not current:
@@ -367,7 +366,7 @@ class SqlDeadLetters(DeadLetterStore):
                 with self._transaction() as connection:
                     return work(connection)
             except SQLAlchemyError as error:
-                if not left or not _is_conflict(error):
+                if not left or not is_conflict(error):
                     raise self._unavailable(error) from error
                 time.sleep(_PAUSE * (_TRIES - left))
         raise AssertionError("the last try returns or raises")
@@ -378,9 +377,8 @@ class SqlDeadLetters(DeadLetterStore):
             yield connection
 
     def _unavailable(self, error: SQLAlchemyError) -> TargetFailed:
-        cause = str(error.orig) if isinstance(error, DBAPIError) else str(error)
         return TargetFailed(
-            f"the dead letters in {self.location} cannot be used: {cause.strip()}",
+            f"the dead letters in {self.location} cannot be used: {own_words(error)}",
             state="what had been kept is unchanged",
             next_step="see that the database can be reached and written to, or name another store",
         )
@@ -394,15 +392,6 @@ def open_dead_letter_file(
     return SqlDeadLetters(
         sqlite_engine(path), f"sqlite://{path}", table=table or TABLE, max_attempts=max_attempts
     )
-
-
-def _is_conflict(error: SQLAlchemyError) -> bool:
-    """Whether another session only got in the way: a row or table just made, a deadlock."""
-    if isinstance(error, IntegrityError):
-        return True
-    cause = error.orig if isinstance(error, DBAPIError) else None
-    code = cause.args[0] if cause is not None and cause.args else None
-    return getattr(cause, "sqlstate", None) in _POSTGRES_CONFLICTS or code in _MYSQL_CONFLICTS
 
 
 def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:

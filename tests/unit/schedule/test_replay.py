@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.errors import CannotConnect, FlowError
-from ematix_flow.graph.registry import DeclaredStream
-from ematix_flow.schedule.dead_letters import RunLetters, StreamLetters, replay, runner_for
+from ematix_flow.errors import CannotConnect
+from ematix_flow.schedule.dead_letters import RunLetters, StreamLetters, replay
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetterStore, Lease, Selection
 from ematix_flow.state.dead_letters_sql import open_dead_letter_file
@@ -184,8 +183,3 @@ def test_what_a_stream_cannot_load_is_kept_with_its_position(store: DeadLetterSt
     assert (kept.source, kept.partition, kept.position) == ("events", "2", "41")
     assert (kept.event_ts, kept.headers) == (NOON, '{"a": "b"}')
     assert store.get("orders", listed[1].id).payload == b""
-
-
-def test_a_stream_whose_letters_cannot_be_replayed_says_so() -> None:
-    with pytest.raises(FlowError, match="cannot be replayed yet"):
-        runner_for(DeclaredStream(StreamSpec("orders", (), ()), None))
