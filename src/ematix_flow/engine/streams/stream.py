@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ematix_flow.backends.checkpoints import write_checkpoint
 from ematix_flow.backends.payloads.base import Payload
 from ematix_flow.backends.streams import Reading, Received, ReceivedFiles, SparkStream, StreamSource
 from ematix_flow.engine.failures import translate
@@ -260,6 +262,11 @@ class _Part:
     def _follow(self) -> list[Followed]:
         stream = self.stream
         resume = self._resume() if self.checkpoint.is_new else (None,) * len(stream.sources)
+        if resume[0] is not None and stream.sources[0].kind_of_rows == "columns":
+            shutil.rmtree(self.checkpoint.folder, ignore_errors=True)
+            self.checkpoint.folder.parent.mkdir(parents=True, exist_ok=True)
+            write_checkpoint(self.checkpoint.folder, [resume[0]])
+            resume = (None,)
         followed: list[Followed] = []
         for source, declared, position, spool in zip(
             stream.sources, stream.spec.sources, resume, self.spools, strict=True
