@@ -5,15 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from ematix_flow.engine.streams.batches import Unloadable
 from ematix_flow.errors import CannotConnect
-from ematix_flow.schedule.dead_letters import RunLetters, StreamLetters, replay
-from ematix_flow.spec.streams import StreamSpec
+from ematix_flow.schedule.dead_letters import RunLetters, replay
+from ematix_flow.schedule.stream_letters import StreamLetters
+from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetterStore, Lease, Selection
 from ematix_flow.state.dead_letters_sql import open_dead_letter_file
 
@@ -142,24 +142,8 @@ def test_a_lease_that_ended_meanwhile_is_told(store: DeadLetterStore) -> None:
 # ------------------------------------------------------------------ from a stream
 
 
-@dataclass(frozen=True)
-class Unloadable:
-    """As the engine tells it."""
-
-    stage: str
-    reason: str
-    message: Mapping[str, Any]
-
-
 def test_what_a_stream_cannot_load_is_kept_with_its_position(store: DeadLetterStore) -> None:
-    heard: list[tuple[str, int]] = []
-    letters = StreamLetters(
-        store,
-        StreamSpec("orders", (), ()),
-        payload_format="avro",
-        added=lambda *told: heard.append(told),
-    )
-    letters.batch = "q1:7"
+    letters = StreamLetters(StreamSpec("orders", (StreamSourceSpec("mq", "events"),), ()), store, "avro")
     bad = Unloadable(
         "decode",
         "no schema 9",
@@ -176,10 +160,10 @@ def test_what_a_stream_cannot_load_is_kept_with_its_position(store: DeadLetterSt
     tombstone = Unloadable("write", "too long", {"value": None, "topic": "events", "position": "42"})
     for _ in range(2):
         letters.add([bad, tombstone])
-    assert heard == [("decode", 1), ("write", 1)]
     listed = store.list("orders")
+    assert [letter.stage for letter in listed] == ["decode", "write"]
     kept = store.get("orders", listed[0].id)
-    assert (kept.payload, kept.payload_format, kept.batch) == (b"\x00abc", "avro", "q1:7")
+    assert (kept.payload, kept.payload_format) == (b"\x00abc", "avro")
     assert (kept.source, kept.partition, kept.position) == ("events", "2", "41")
     assert (kept.event_ts, kept.headers) == (NOON, '{"a": "b"}')
     assert store.get("orders", listed[1].id).payload == b""
