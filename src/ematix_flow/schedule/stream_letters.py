@@ -21,10 +21,10 @@ class StreamLetters:
     def __init__(self, spec: StreamSpec, store: DeadLetterStore, payload_format: str) -> None:
         self.spec, self.store, self.payload_format = spec, store, payload_format
 
-    def add(self, letters: Sequence[Unloadable]) -> None:
-        self.store.add([self._letter(letter) for letter in letters])
+    def add(self, letters: Sequence[Unloadable], batch: str) -> None:
+        self.store.add([self._letter(letter, batch) for letter in letters])
 
-    def _letter(self, letter: Unloadable) -> DeadLetter:
+    def _letter(self, letter: Unloadable, batch: str) -> DeadLetter:
         message = letter.message
         return DeadLetter.of(
             self.spec.name,
@@ -35,6 +35,7 @@ class StreamLetters:
             source=message.get("topic") or self.spec.sources[0].query,
             partition=message.get("partition"),
             position=message.get("position"),
+            batch=batch,
             event_ts=_aware(message.get("timestamp")),
             key=_bytes(message.get("key")),
             headers=message.get("headers"),

@@ -242,6 +242,7 @@ class _Run:
                 letters=letters,
                 report=self._report,
                 note=self.watch.note,
+                alive=lambda: self.metrics.idle(self.spec.name),
                 stop=self.running._stop,
             )
             self.watch.started(self.spec.name, "")
@@ -268,8 +269,7 @@ class _Run:
 
     def _restarting(self, restart: Restart) -> None:
         self.running._add(restarts=1)
-        self.metrics.restarted(self.spec.name, type(restart.error).__name__)
-        self.metrics.state(self.spec.name, "restarting", restart.error)
+        self.metrics.restarted(self.spec.name, restart.error)
         self.watch.restarting(self.spec.name, restart.error, restart.delay)
 
     def _finish(self, run_id: str, before: Mapping[str, int], error: BaseException | None) -> None:

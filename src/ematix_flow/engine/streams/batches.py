@@ -54,7 +54,9 @@ class Unloadable:
 class DeadLetters(Protocol):
     """Where a stream puts what it cannot load. To add one again does nothing."""
 
-    def add(self, letters: Sequence[Unloadable]) -> None: ...
+    def add(self, letters: Sequence[Unloadable], batch: str) -> None:
+        """``batch`` is the key of the batch that they are of."""
+        ...
 
 
 @dataclass
@@ -101,13 +103,13 @@ class BatchLoader:
     def load(self, batch: BatchName, incoming: DataFrame, report: BatchReport) -> None:
         """``incoming`` are messages, or rows with columns when there is no decoder."""
         if not self.sinks:
-            self._bad(incoming, Counts(bad=1, example="no message says what its columns are"), report)
+            self._bad(batch, incoming, Counts(bad=1, example="no message says what its columns are"), report)
             return
         try:
             with self.world.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
                 incoming, seen = self._stage(batch, incoming, report)
                 if any(isinstance(sink, TableSink) for sink in self.sinks):
-                    self._account(incoming, seen, report)
+                    self._account(batch, incoming, seen, report)
             faults.point("stream.staged")
             for sink in self.sinks:
                 with report.timed("apply"), self.world.spark_errors(f"sending to {sink.label}"):
@@ -115,17 +117,17 @@ class BatchLoader:
                 report.rows_written[sink.label] = applied.rows_inserted + applied.rows_updated
                 faults.point("stream.target_committed")
             if not any(isinstance(sink, TableSink) for sink in self.sinks):
-                self._account(incoming, seen, report)  # what is sent was counted on its way
+                self._account(batch, incoming, seen, report)  # what is sent was counted on its way
         finally:
             for sink in self.sinks:
                 sink.discard()
 
-    def _account(self, incoming: DataFrame, seen: Seen, report: BatchReport) -> None:
+    def _account(self, batch: BatchName, incoming: DataFrame, seen: Seen, report: BatchReport) -> None:
         """Count what came, and see to what could not be read."""
         counts = seen()
         report.rows_read, report.empty = counts.read, counts.empty
         if counts.bad:
-            self._bad(incoming, counts, report)
+            self._bad(batch, incoming, counts, report)
 
     def _stage(self, batch: BatchName, incoming: DataFrame, report: BatchReport) -> tuple[DataFrame, Seen]:
         with report.timed("stage"):
@@ -135,7 +137,7 @@ class BatchLoader:
             except FlowError as error:
                 if self.spec.on_error == "fail" or not _is_of_rows(error):
                     raise
-                incoming = self._without_unloadable(incoming, report, error)
+                incoming = self._without_unloadable(batch, incoming, report, error)
                 return incoming, self._stage_all(batch, incoming)
 
     def _stage_all(self, batch: BatchName, incoming: DataFrame) -> Seen:
@@ -185,7 +187,7 @@ class BatchLoader:
 
     # -------------------------------------------------------------- what cannot be loaded
 
-    def _bad(self, incoming: DataFrame, counts: Counts, report: BatchReport) -> None:
+    def _bad(self, batch: BatchName, incoming: DataFrame, counts: Counts, report: BatchReport) -> None:
         if self.spec.on_error == "fail":
             raise unreadable(counts)
         if self.spec.on_error == "drop":
@@ -196,12 +198,16 @@ class BatchLoader:
         with report.timed("dead letters"):
             found = each_row(
                 bad_messages(incoming, self.decoders),
-                lambda rows: letters.add([Unloadable("decode", row["reason"], row) for row in rows]),
+                lambda rows: letters.add(
+                    [Unloadable("decode", row["reason"], row) for row in rows], batch.key
+                ),
             )
         faults.point("stream.dead_letters")
         report.dead_letters["decode"] = report.dead_letters.get("decode", 0) + found
 
-    def _without_unloadable(self, incoming: DataFrame, report: BatchReport, error: FlowError) -> DataFrame:
+    def _without_unloadable(
+        self, batch: BatchName, incoming: DataFrame, report: BatchReport, error: FlowError
+    ) -> DataFrame:
         """Find the rows that the SQL or a target refuses, put them aside, and go on without them."""
         from ematix_flow.engine.streams.isolating import isolate
 
@@ -210,7 +216,7 @@ class BatchLoader:
         found, rest = isolate(incoming, self._try, error)
         if self.spec.on_error == "dlq":
             assert self.letters is not None
-            self.letters.add(found)
+            self.letters.add(found, batch.key)
             faults.point("stream.dead_letters")
             for letter in found:
                 report.dead_letters[letter.stage] = report.dead_letters.get(letter.stage, 0) + 1

@@ -44,11 +44,13 @@ class StreamQuery:
         once: bool,
         idle_pause_ms: int,
         report: Callable[[BatchReport], None],
+        alive: Callable[[], None],
         stop: threading.Event,
     ) -> None:
         self.name, self.sources, self.checkpoint = name, sources, checkpoint
         self._make_loader, self._loader = make_loader, None
         self._once, self._idle_pause_ms, self._report = once, idle_pause_ms, report
+        self._alive = alive
         self._stopping, self._ending = stop, threading.Event()
         self._idle = threading.Event()
         self._idle.set()
@@ -109,6 +111,7 @@ class StreamQuery:
         while query.isActive and self._failure is None:
             for source in self.sources:
                 source.check()
+            self._alive()
             if self._once and self._received and self._is_drained():
                 self._ending.set()
             if self._is_ending:

@@ -36,7 +36,7 @@ class Replay:
                 f"stream {spec.name!r} follows files or tables, which have no messages to replay"
             )
 
-    def add(self, letters: Sequence[Unloadable]) -> None:
+    def add(self, letters: Sequence[Unloadable], batch: str) -> None:
         """What cannot be loaded this time either."""
         self.refused += letters
 

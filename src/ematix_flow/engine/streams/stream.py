@@ -64,10 +64,11 @@ class Stream:
         letters: DeadLetters | None = None,
         report: Callable[[BatchReport], None] = lambda _: None,
         note: Callable[[str], None] = _log.info,
+        alive: Callable[[], None] = lambda: None,
         stop: threading.Event | None = None,
     ) -> None:
         self.spec, self.world, self.place, self.once = spec, world, place, once
-        self.letters, self.report, self.note = letters, report, note
+        self.letters, self.report, self.note, self.alive = letters, report, note, alive
         self.stop = stop or threading.Event()
         for connection in [s.connection for s in spec.sources] + [t.connection for t in spec.targets]:
             world.backend(connection)  # so that Spark, once it is started, has the jars of all of them
@@ -230,6 +231,7 @@ class _Part:
             once=stream.once,
             idle_pause_ms=stream.spec.idle_pause_ms,
             report=stream.report,
+            alive=stream.alive,
             stop=stream.stop,
         )
         query.start(spark, self._failure)
