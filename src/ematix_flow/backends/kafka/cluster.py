@@ -24,6 +24,7 @@ from ematix_flow.errors import SourceFailed
 from ematix_flow.spec.connections.brokers import KafkaConnection
 
 SECONDS = 15.0
+_SILENT_SECONDS = 4.0  # brokers that end every connection for so long will not take one
 Partition = tuple[str, int]
 T = TypeVar("T")
 _COORDINATOR = (
@@ -77,7 +78,8 @@ class Cluster:
                 waits = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
                 if answered.code() not in waits and not answered.retriable():
                     raise refused(self.connection, "list topics", answered) from error
-                given_up = told.nobody_answers and told.reason is not None
+                silent = self._seconds - (deadline - time.monotonic()) >= _SILENT_SECONDS
+                given_up = told.nobody_answers and (told.reason is not None or silent)
                 if given_up or time.monotonic() >= deadline:
                     raise cannot_connect(self.connection, told, self._seconds) from error
 
