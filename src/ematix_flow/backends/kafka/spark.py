@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from ematix_flow.backends.kafka.cluster import Cluster, Partition
 from ematix_flow.backends.kafka.failures import words
+from ematix_flow.backends.kafka.losses import lost_data
 from ematix_flow.backends.kafka.positions import Topics, parse, starting, text
 from ematix_flow.backends.kafka.settings import client_settings, group_of, spark_options
 from ematix_flow.backends.streams import Reading, SparkStream
@@ -50,6 +50,7 @@ class KafkaSource(SparkStream):
         self._cluster = cluster
         self._group = group_of(cluster.connection)
         self._told: dict[Partition, int] = {}  # what this process has committed to the group
+        self._committing: Consumer | None = None
         self._lock = threading.Lock()
 
     def check(self, reading: Reading) -> None:
@@ -90,6 +91,9 @@ class KafkaSource(SparkStream):
             said = words([error.args[0]]) if isinstance(error, KafkaException) else str(error)
             _log.warning("the progress of group %r was not committed to Kafka: %s", self._group, said)
 
+    def failure(self, reading: Reading, said: str) -> FlowError | None:
+        return lost_data(said)
+
     def lag(self, position: str) -> Mapping[str, int]:
         """How many messages wait after a position, by ``topic/partition``."""
         wanted = parse(position)
@@ -103,17 +107,22 @@ class KafkaSource(SparkStream):
         ahead = {each: offset for each, offset in wanted.items() if offset > known.get(each, -1)}
         if not ahead:
             return
-        settings = {
-            **client_settings(self._cluster.connection),
-            "group.id": self._group,
-            "enable.auto.commit": False,
-        }
         offsets = [TopicPartition(topic, number, offset) for (topic, number), offset in ahead.items()]
-        with closing(Consumer(settings)) as member:  # never joins: the group is ours alone, or busy
-            for done in member.commit(offsets=offsets, asynchronous=False):
-                if done.error is not None:
-                    raise KafkaException(done.error)
+        for done in self._member().commit(offsets=offsets, asynchronous=False):
+            if done.error is not None:
+                raise KafkaException(done.error)
         self._told |= {**known, **ahead}
+
+    def _member(self) -> Consumer:
+        """Who commits; it never joins, and connects once."""
+        if self._committing is None:
+            settings = {
+                **client_settings(self._cluster.connection),
+                "group.id": self._group,
+                "enable.auto.commit": False,
+            }
+            self._committing = Consumer(settings)
+        return self._committing
 
     def _options(self, reading: Reading) -> dict[str, str]:
         for name in reading.options:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_SECONDS = 0.1
+_LAG_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 MakeLoader = Callable[["DataFrame"], BatchLoader]
@@ -56,6 +57,7 @@ class StreamQuery:
         self._idle.set()
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
+        self._asked_lag, self._last_lag = -_LAG_SECONDS, dict[str, int]()
         self._done = -1  # the newest batch that every target has
 
     _loader: BatchLoader | None
@@ -188,6 +190,14 @@ class StreamQuery:
         return frame
 
     def _lag(self, after: tuple[str | None, ...]) -> Mapping[str, int]:
+        """Asked for now and then: a broker is not to be asked for every small batch."""
+        now = time.monotonic()
+        if now - self._asked_lag < _LAG_SECONDS:
+            return self._last_lag
+        self._asked_lag, self._last_lag = now, self._lag_now(after)
+        return self._last_lag
+
+    def _lag_now(self, after: tuple[str | None, ...]) -> dict[str, int]:
         found: dict[str, int] = {}
         for source, ended in zip(self.sources, after, strict=True):
             try:
