@@ -6,7 +6,9 @@ Spark writes a batch's positions before the batch runs and its commit after it. 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ematix_flow.errors import EngineError
 
@@ -82,3 +84,20 @@ def separate(text: str, sources: int) -> tuple[str | None, ...]:
     if not isinstance(found, list) or len(found) != sources:
         return (None,) * sources
     return tuple(None if position is None else json.dumps(position) for position in found)
+
+
+def least(positions: Sequence[str]) -> str:
+    """The position that nobody is behind: of each partition the lowest, and none that one of them lacks."""
+    return json.dumps(_least([json.loads(position) for position in positions]))
+
+
+def _least(values: Sequence[Any]) -> Any:
+    first = values[0]
+    if all(isinstance(value, dict) for value in values):
+        if "reservoirVersion" in first:  # Delta's: a version and a place within it are one
+            return min(values, key=lambda value: (value["reservoirVersion"], value["index"]))
+        shared = [key for key in first if all(key in value for value in values)]
+        return {key: _least([value[key] for value in values]) for key in shared}
+    if all(isinstance(value, list) and len(value) == len(first) for value in values):
+        return [_least([value[place] for value in values]) for place in range(len(first))]
+    return None if any(value is None for value in values) else min(values)

@@ -10,8 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.spool import Spool
-from ematix_flow.backends.streams import MESSAGE_DDL, Reading, Received, ReceivedFiles, SparkStream
-from ematix_flow.engine.streams.checkpoint import Checkpoint
+from ematix_flow.backends.streams import (
+    MESSAGE_DDL,
+    Reading,
+    Received,
+    ReceivedFiles,
+    SparkStream,
+    StreamSource,
+)
+from ematix_flow.engine.streams.checkpoint import Checkpoint, least
 from ematix_flow.engine.streams.spooled import segment_range, spool_frame
 from ematix_flow.spec.tables import ColumnSpec
 
@@ -51,12 +58,35 @@ class Followed(ABC):
         return
 
 
+class SharedPositions:
+    """How far the queries of a stream are in one source, which is told only what all of them have loaded."""
+
+    def __init__(self, source: StreamSource, shares: int) -> None:
+        self.source = source
+        self._reached: dict[int, str | None] = dict.fromkeys(range(shares))
+        self._lock = threading.Lock()
+
+    def begin(self, share: int, checkpoint: Checkpoint, place: int) -> None:
+        """Where a query stands that goes on."""
+        done = checkpoint.last_committed()
+        if done is not None:
+            self._reached[share] = checkpoint.positions(done)[place]
+
+    def reached(self, share: int, position: str) -> None:
+        with self._lock:
+            self._reached[share] = position
+            all_of_them = [each for each in self._reached.values() if each is not None]
+            if len(all_of_them) == len(self._reached):
+                self.source.committed(least(all_of_them) if len(all_of_them) > 1 else position)
+
+
 class FollowedBySpark(Followed):
     """Kafka and Delta: Spark knows the positions."""
 
-    def __init__(self, source: SparkStream, reading: Reading) -> None:
-        self.source, self.reading = source, reading
-        self.rows_are_columns = source.kind_of_rows == "columns"
+    def __init__(self, shared: SharedPositions, share: int, reading: Reading) -> None:
+        assert isinstance(shared.source, SparkStream)
+        self.shared, self.share, self.source, self.reading = shared, share, shared.source, reading
+        self.rows_are_columns = self.source.kind_of_rows == "columns"
 
     def frame(self, spark: SparkSession) -> DataFrame:
         return self.source.frame(spark, self.reading)
@@ -65,7 +95,7 @@ class FollowedBySpark(Followed):
         return frame
 
     def committed(self, before: str | None, after: str) -> None:
-        self.source.committed(after)
+        self.shared.reached(self.share, after)
 
     def lag(self, after: str | None) -> Mapping[str, int]:
         asked = getattr(self.source, "lag", None)

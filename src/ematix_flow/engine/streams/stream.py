@@ -22,9 +22,9 @@ from ematix_flow.engine.streams.batches import (
     inferred_columns,
     sample_values,
 )
-from ematix_flow.engine.streams.checkpoint import Checkpoint, separate
+from ematix_flow.engine.streams.checkpoint import Checkpoint, least, separate
 from ematix_flow.engine.streams.decoding import ByOrigin
-from ematix_flow.engine.streams.following import Followed, FollowedBySpark, SharedSpool
+from ematix_flow.engine.streams.following import Followed, FollowedBySpark, SharedPositions, SharedSpool
 from ematix_flow.engine.streams.lookups import Lookups
 from ematix_flow.engine.streams.place import StreamPlace
 from ematix_flow.engine.streams.query import StreamQuery
@@ -131,7 +131,7 @@ class Stream:
     def loaders(self, incoming: DataFrame) -> list[BatchLoader]:
         """Loaders for messages that come by hand, one for each group of targets that moves together."""
         plan = self.plan()
-        parts = [_Part(self, plan, group, n, (), aside=True) for n, group in enumerate(self._groups())]
+        parts = [_Part(self, plan, group, n, (), (), aside=True) for n, group in enumerate(self._groups())]
         return [part.loader(incoming) for part in parts]
 
     # -------------------------------------------------------------- running
@@ -152,7 +152,9 @@ class Stream:
         with ExitStack() as leaving:
             leaving.callback(self.lookups.stop)
             spools = self._open_spools(len(groups), leaving)
-            self._run_parts([_Part(self, plan, group, number, spools) for number, group in enumerate(groups)])
+            told = [SharedPositions(source, len(groups)) for source in self.sources]
+            parts = [_Part(self, plan, group, n, spools, told) for n, group in enumerate(groups)]
+            self._run_parts(parts)
 
     def _groups(self) -> list[tuple[StreamTargetSpec, ...]]:
         """Targets that move together. One that may fail alone moves alone, and catches up by itself."""
@@ -201,14 +203,17 @@ class _Part:
         group: tuple[StreamTargetSpec, ...],
         number: int,
         spools: Sequence[SharedSpool | None],
+        told: Sequence[SharedPositions],
         *,
         aside: bool = False,
     ) -> None:
-        self.stream, self.plan, self.group, self.number, self.spools = stream, plan, group, number, spools
+        self.stream, self.plan, self.group, self.number = stream, plan, group, number
+        self.spools, self.told = spools, told
         self.aside = aside  # beside a run that may be at work: nothing of others is touched
         self.label = group[0].label if len(stream.spec.targets) > 1 and len(group) == 1 else "all"
         self.checkpoint = Checkpoint(stream.place.checkpoint(self.label))
-        for spool in spools:
+        for place, (spool, shared) in enumerate(zip(spools, told, strict=True)):
+            shared.begin(number, self.checkpoint, place)
             if spool is not None:
                 spool.begin(number, self.checkpoint)
 
@@ -270,32 +275,32 @@ class _Part:
             write_checkpoint(self.checkpoint.folder, [resume[0]])
             resume = (None,)
         followed: list[Followed] = []
-        for source, declared, position, spool in zip(
-            stream.sources, stream.spec.sources, resume, self.spools, strict=True
+        for declared, position, spool, shared in zip(
+            stream.spec.sources, resume, self.spools, self.told, strict=True
         ):
             if spool is not None:
                 followed.append(spool.share(self.number, self.plan.columns))
             else:
-                assert isinstance(source, SparkStream)
-                followed.append(FollowedBySpark(source, stream._reading(declared, position)))
+                reading = stream._reading(declared, position)
+                followed.append(FollowedBySpark(shared, self.number, reading))
         return followed
 
     def _resume(self) -> tuple[str | None, ...]:
         """Without a checkpoint the targets know how far they are."""
-        spec, found = self.stream.spec, set()
-        for target in self.group:
-            found.add(self._position(target))
-        positions = found - {None}
+        sources = len(self.stream.spec.sources)
+        found = [self._position(target) for target in self.group]
+        positions = [position for position in found if position is not None]
         if not positions:
-            return (None,) * len(spec.sources)
-        if len(found) > 1:
+            return (None,) * sources
+        if len(set(found)) > 1:
             self.stream.note(
                 "the checkpoint is gone, and the targets are not equally far: what some of them already hold "
                 "may come to them again"
             )
-        chosen = min(str(position) for position in positions)
-        self.stream.note(f"there is no checkpoint: going on where the ledger of {self.group[0].label} ends")
-        return separate(chosen, len(spec.sources))
+        self.stream.note("there is no checkpoint: going on where the ledger of the target ends")
+        if len(positions) < len(found):  # one has nothing yet: all begin anew
+            return (None,) * sources
+        return separate(least(positions), sources)
 
     def _position(self, target: StreamTargetSpec) -> str | None:
         world, name = self.stream.world, self.stream.spec.name

@@ -1,0 +1,61 @@
+"""Positions of streams: as a ledger keeps them, and the one that nobody is behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ematix_flow.engine.streams.checkpoint import Checkpoint, joined, least, separate
+from ematix_flow.errors import EngineError
+
+
+def test_positions_of_all_sources_go_into_one_text_and_out_again() -> None:
+    positions = ('{"t":{"0":3}}', None)
+    assert separate(joined(positions), 2) == ('{"t": {"0": 3}}', None)
+
+
+def test_a_text_of_other_sources_says_nothing() -> None:
+    assert separate(joined(('{"t":{"0":3}}',)), 2) == (None, None)
+    assert separate("broken", 1) == (None,)
+
+
+def test_the_least_position_is_that_of_each_partition() -> None:
+    one, other = '[{"t":{"0":12,"1":5}}]', '[{"t":{"0":9,"1":7}}]'
+    assert json.loads(least([one, other])) == [{"t": {"0": 9, "1": 5}}]
+
+
+def test_a_partition_that_one_has_not_begun_is_left_out() -> None:
+    assert json.loads(least(['{"t":{"0":1,"1":5}}', '{"t":{"0":2}}'])) == {"t": {"0": 1}}
+
+
+def test_a_version_and_the_place_within_it_are_compared_as_one() -> None:
+    earlier = {"reservoirVersion": 4, "index": 9}
+    later = {"reservoirVersion": 5, "index": 0}
+    assert json.loads(least([json.dumps(later), json.dumps(earlier)])) == earlier
+
+
+def test_a_checkpoint_tells_what_spark_wrote(tmp_path: Path) -> None:
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "metadata").write_text('{"id":"6f9b0c0e-0000-4000-8000-000000000000"}')
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.is_new
+    (tmp_path / "offsets" / "0").write_text('v1\n{"conf":{}}\n{"t":{"0":3}}\n-')
+    (tmp_path / "offsets" / "1").write_text('v1\n{"conf":{}}\n{"t":{"0":5}}\n{"u":{"0":1}}')
+    (tmp_path / "commits" / "0").write_text("v1\n{}")
+    (tmp_path / "commits" / ".0.crc").write_text("")
+    assert not checkpoint.is_new
+    assert checkpoint.positions(1) == ('{"t":{"0":5}}', '{"u":{"0":1}}')
+    assert checkpoint.before(1) == ('{"t":{"0":3}}', None)
+    assert checkpoint.before(0) == ()
+    assert checkpoint.last_committed() == 0
+
+
+def test_a_damaged_checkpoint_is_told_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text("")
+    with pytest.raises(EngineError, match="damaged") as raised:
+        Checkpoint(tmp_path).positions(0)
+    assert "ledger" in str(raised.value)
