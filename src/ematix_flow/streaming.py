@@ -10,6 +10,7 @@ from ematix_flow.api.stream_registry import (
     render_streaming_pipeline_toml,
 )
 from ematix_flow.api.streaming import (
+    KafkaToKafkaEosPipeline,
     StreamingPipeline,
     run_pipeline,
     run_streaming_pipeline,
@@ -18,6 +19,7 @@ from ematix_flow.api.streaming import (
 from ematix_flow.api.target import Target
 
 __all__ = [
+    "KafkaToKafkaEosPipeline",
     "Lookup",
     "Source",
     "StreamingPipeline",

@@ -12,11 +12,12 @@ from typing import Annotated, Any
 
 import pytest
 
-from ematix_flow import BigInt, Lookup, ManagedTable, Target, TimestampTZ, pk
+from ematix_flow import BigInt, Lookup, ManagedTable, Target, pk
 from ematix_flow.backends.dead_letters import open_for_stream
 from ematix_flow.engine.streams.place import place_of
 from ematix_flow.errors import DeclarationError, GuaranteeRefused, SchemaMismatch, SourceFailed
 from ematix_flow.spec.connections import DuckDBConnection, ObjectStoreLocalConnection, SQLiteConnection
+from ematix_flow.streaming import KafkaToKafkaEosPipeline
 from tests.services.kafka import KafkaServer
 from tests.stream_runs import kafka_connection, ledger, load, produce, query, stream, warehouse
 
@@ -240,7 +241,6 @@ def test_a_lookup_is_joined_and_refreshed(kafka: KafkaServer, kafka_topic: str, 
         source_query=kafka_topic,
         target=target,
         target_table=("public", "events_clean"),
-        source_columns=_users,
         transform_sql="SELECT s.user_id, s._event_ts, u.tier FROM source s "
         "LEFT JOIN users u ON u.user_id = s.user_id",
         lookups={
@@ -257,12 +257,6 @@ def test_a_lookup_is_joined_and_refreshed(kafka: KafkaServer, kafka_topic: str, 
         (2, None),
         (3, "new"),
     ]
-
-
-class _users(ManagedTable):
-    __tablename__ = "users_payload"
-    user_id: Annotated[BigInt, pk()]
-    _event_ts: TimestampTZ
 
 
 # ---------------------------------------------------------------- what cannot be loaded
@@ -465,15 +459,14 @@ class _event(ManagedTable):
 
 def test_kafka_to_kafka_exactly_once(kafka: KafkaServer, kafka_topic: str) -> None:
     out = kafka.create_topic("out")
-    followed = stream(
+    followed = KafkaToKafkaEosPipeline(
+        name="events",
         source=kafka_connection(kafka),
-        source_query=kafka_topic,
+        source_topic=kafka_topic,
         target=kafka_connection(kafka, "sink"),
         target_topic=out,
         target_message_key_column="id",
         transform_sql="SELECT id, id * 2 AS twice FROM source",
-        source_columns=_event,
-        delivery="exactly_once",
     )
     produce(kafka, kafka_topic, [{"id": n} for n in range(20)])
     load(followed)

@@ -141,6 +141,37 @@ class StreamingPipeline:
         return f"<StreamingPipeline {self.name}: {read} → {into}>"
 
 
+class KafkaToKafkaEosPipeline(StreamingPipeline):
+    """From topic to topic exactly once: each batch is one transaction, with its name and its offsets in it.
+
+    The same as a stream with ``delivery="exactly_once"``, and it takes the same options.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        source: ConnectionRef,
+        source_topic: str,
+        target_topic: str,
+        target: ConnectionRef | None = None,
+        **options: Any,
+    ) -> None:
+        where = caller_location()
+        _refuse_unknown_options(options, where)
+        spec = stream_spec(
+            where,
+            name=name,
+            source=source,
+            source_query=source_topic,
+            target=source if target is None else target,
+            target_topic=target_topic,
+            delivery="exactly_once",
+            **options,
+        )
+        super().__init__(spec, current_registry())
+
+
 def streaming_pipeline(
     *, name: str | None = None, **options: Any
 ) -> Callable[[Callable[..., Any]], StreamingPipeline]:

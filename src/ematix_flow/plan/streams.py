@@ -6,13 +6,14 @@ columns are found in the first messages; until then a plan has no targets.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.base import Backend, LiveTable, TablePlan
-from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.backends.payloads.base import META_COLUMNS, Payload
 from ematix_flow.backends.relational import RelationalTarget
 from ematix_flow.backends.streams import MessageTarget, StreamSource
 from ematix_flow.backends.table_plans import require_identifier_length
@@ -210,6 +211,23 @@ def known_columns(
     if pinned is not None:
         return pinned, "found in the first messages, and kept since"
     return None, "found in the first messages"
+
+
+def with_meta(
+    spec: StreamSpec, columns: tuple[ColumnSpec, ...], numeric_positions: bool
+) -> tuple[ColumnSpec, ...]:
+    """The columns, and of what a broker knows of a message that which the SQL or a declared table names."""
+    from ematix_flow.backends.payloads.codecs import meta_columns
+
+    there = {column.name for column in columns}
+    tables = {column.name for target in spec.targets if target.table for column in target.table.columns}
+    wanted = [
+        name
+        for name in META_COLUMNS
+        if name not in there
+        and (name in tables or re.search(rf"(?<!\w){name}(?!\w)", spec.transform_sql or ""))
+    ]
+    return (*columns, *meta_columns(wanted, numeric_positions=numeric_positions))
 
 
 def _target_columns(target: StreamTargetSpec, world: World) -> tuple[ColumnSpec, ...] | None:

@@ -39,6 +39,7 @@ from ematix_flow.plan.streams import (
     plan_targets,
     stream_source,
     target_payload,
+    with_meta,
 )
 from ematix_flow.plan.world import World
 from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec, StreamTargetSpec
@@ -100,10 +101,16 @@ class Stream:
         columns, said_by = known_columns(spec, self.world, payloads, self.place.pinned_columns())
         if columns is None and payloads[0] is None:
             columns, said_by = self._columns_of_rows()
+        if columns is not None and payloads[0] is not None:
+            columns = self.with_meta(columns)
         plan = StreamPlan(spec, columns, said_by, payloads)
         if columns is None or not with_targets:
             return plan
         return replace(plan, targets=plan_targets(spec, self.world, columns, self.lookups.views()))
+
+    def with_meta(self, columns: tuple[ColumnSpec, ...]) -> tuple[ColumnSpec, ...]:
+        numbered = all(isinstance(source, SparkStream) for source in self.sources)
+        return with_meta(self.spec, columns, numbered)
 
     def _columns_of_rows(self) -> tuple[tuple[ColumnSpec, ...] | None, str]:
         """The columns of a source whose rows have some already."""
@@ -342,7 +349,8 @@ class _Part:
                 if pinned is None:
                     return self._loader_of_nothing(payloads)
             stream.place.pin_columns(pinned)
-        plan = self._planned(replace(self.plan, columns=pinned, columns_by="found in the first messages"))
+        columns = pinned if payloads[0] is None else stream.with_meta(pinned)
+        plan = self._planned(replace(self.plan, columns=columns, columns_by="found in the first messages"))
         stream.note(str(plan))
         return self._loader(plan)
 
