@@ -341,6 +341,10 @@ class Target(ABC):
     ) -> list[LedgerEntry]:
         """Committed batches, newest first; empty when nothing was ever committed."""
 
+    def forget_batches(self, pipeline: str, target: str, before: dt.datetime) -> None:
+        """Drop ledger entries of a stream's batches that old: none of them can come again."""
+        return
+
     @abstractmethod
     def create_staging(self, load: Load, schema: pa.Schema) -> Staging:
         """A place for tasks to write rows of ``schema`` (the declared columns)."""

@@ -72,3 +72,12 @@ def control_insert(dialect: SqlDialect, table: TableSpec, replace_on: Sequence[s
     values = exp.Values(expressions=[exp.Tuple(expressions=[exp.Placeholder(this=n) for n in names])])
     sql = dialect.render(exp.Insert(this=schema, expression=values))
     return sql + dialect.replacing(names, replace_on) if replace_on else sql
+
+
+def control_forget(dialect: SqlDialect, ledger: TableSpec) -> str:
+    """DELETE of batches that committed before a moment and whose keys are like ``batches``."""
+    mine = [exp.EQ(this=column(n), expression=exp.Placeholder(this=n)) for n in ("pipeline", "target")]
+    old = exp.LT(this=column("committed_at"), expression=exp.Placeholder(this="committed_at"))
+    of_streams = exp.Like(this=column("batch_key"), expression=exp.Placeholder(this="batches"))
+    gone = exp.delete(dialect.table(ledger.schema, ledger.name)).where(*mine, old, of_streams)
+    return dialect.render(gone)

@@ -6,6 +6,7 @@ which rows, ledger entry and watermark commit together.
 
 from __future__ import annotations
 
+import datetime as dt
 from abc import abstractmethod
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -32,6 +33,7 @@ from ematix_flow.backends.control_tables import (
     LEDGER,
     MOMENT,
     WATERMARKS,
+    control_forget,
     control_select,
 )
 from ematix_flow.backends.planned_changes import (
@@ -173,6 +175,12 @@ class RelationalTarget(Target):
             sql = control_select(self.dialect, LEDGER, names, filters, order="committed_at", limit=limit)
             rows = session.fetch(sql, params)
         return [self._ledger_entry(dict(zip(names, row, strict=True))) for row in rows]
+
+    def forget_batches(self, pipeline: str, target: str, before: dt.datetime) -> None:
+        old = self.bind(before, MOMENT)
+        params = {"pipeline": pipeline, "target": target, "committed_at": old, "batches": "stream:%"}
+        with self.session() as session, transaction(session):
+            session.execute(control_forget(self.dialect, LEDGER), params)
 
     def _ledger_entry(self, row: dict[str, Any]) -> LedgerEntry:
         return LedgerEntry(**{**row, "committed_at": self.dialect.to_python(row["committed_at"], MOMENT)})

@@ -151,7 +151,9 @@ class StreamQuery:
         except BaseException as error:
             if not isinstance(error, _Stopping) and self._failure is None:
                 self._failure = self._translate(error) if isinstance(error, Exception) else error
-            raise
+            if isinstance(error, Exception):
+                raise
+            raise _Stopping from error  # Java waits for ever for an answer that is no plain exception
         finally:
             self._idle.set()
 

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+_TIDY_AFTER = 1_000  # batches, between two looks at the ledger
+_KEPT = dt.timedelta(days=7)  # what a ledger remembers of a stream
+
+
 @dataclass(frozen=True)
 class BatchName:
     """A batch of a query, by which ledgers know it, and the positions that it ends at."""
@@ -88,6 +92,7 @@ class TableSink(Sink):
         self._staging: Staging | None = None
         self._parts: tuple[StagedPart, ...] = ()
         self._load: Load | None = None
+        self._commits = 0
 
     @property
     def table(self) -> TableSpec:
@@ -141,6 +146,10 @@ class TableSink(Sink):
             return Applied()
         applied = self.target.apply(self._load, StagedRows(self._staging, self._parts))
         self.changes = TablePlan()  # made, with the first batch
+        self._commits += 1
+        if self._commits % _TIDY_AFTER == 1:
+            week_ago = dt.datetime.now(dt.timezone.utc) - _KEPT
+            self.target.forget_batches(batch.pipeline, self.label, week_ago)
         self.discard()
         return applied
 
