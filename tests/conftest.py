@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.services import glue as glue_service
 from tests.services import kafka as kafka_service
 from tests.services import kinesis as kinesis_service
 from tests.services import mariadb as mariadb_service
@@ -20,6 +21,7 @@ from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
 from tests.services import pubsub as pubsub_service
 from tests.services import rabbitmq as rabbitmq_service
+from tests.services import registry as registry_service
 from tests.services import s3 as s3_service
 from tests.services.certificates import make_certificates
 from tests.services.mysql_server import MySQLServer
@@ -60,6 +62,8 @@ MARKS = {
     "kinesis_stream": "kinesis",
     "kafka": "kafka",
     "kafka_topic": "kafka",
+    "registry": "registry",
+    "glue": "glue",
 }
 
 
@@ -204,6 +208,13 @@ def pubsub() -> Iterator[pubsub_service.PubSubServer]:
 
 
 @pytest.fixture(scope="session")
+def registry() -> Iterator[registry_service.RegistryServer]:
+    """The schema registry of this test run."""
+    with registry_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def rabbitmq() -> Iterator[rabbitmq_service.RabbitMQServer]:
     """The RabbitMQ server of this test run."""
     with rabbitmq_service.running_server(make_certificates) as server:
@@ -262,3 +273,10 @@ def kafka_topic(kafka: kafka_service.KafkaServer, request: pytest.FixtureRequest
     name = kafka.create_topic(request.node.name)
     yield name
     kafka.drop_topic(name)
+
+
+@pytest.fixture(scope="session")
+def glue() -> Iterator[glue_service.GlueServer]:
+    """The emulator of AWS Glue of this test run."""
+    with glue_service.running_server() as server:
+        yield server

@@ -170,6 +170,17 @@ declare("spool.indexed", "the segment and the positions after it are in the inde
 declare("spool.renamed", "the segment is in its place and will be followed; its messages are unacknowledged")
 declare("spool.settled", "the index says that all targets hold the segment; the source does not know it yet")
 declare("spool.acknowledged", "the source was told; the index still expects the messages to come again")
+declare("stream.dead_letters", "what could not be read is put aside; the batch itself is only staged")
+declare("stream.staged", "a stream's batch is staged for every target; none has it")
+declare(
+    "stream.target_committed", "one target of a stream holds the batch; the next may not, nor does Spark know"
+)
+declare("stream.sent", "a broker has confirmed the messages of a batch; nobody else knows it")
+declare("stream.committed", "every target holds the batch; the source and Spark do not know it yet")
+declare("stream.acknowledged", "the source knows that the batch is done; Spark does not yet")
+declare("messages.produced", "a batch's messages are in an open transaction; readers of committed see none")
+declare("messages.before_commit", "messages and their token wait for the commit; none is visible")
+declare("messages.after_commit", "messages and token are visible; the engine does not know it yet")
 
 POINTS: Final[frozenset[str]] = frozenset(_meanings)
 

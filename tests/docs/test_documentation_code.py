@@ -24,6 +24,8 @@ def test_the_code_of_a_page_runs_as_written(
     env = dict(os.environ)
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", "")])
     text = page.read_text(encoding="utf-8")
+    if "KAFKA_BOOTSTRAP" in text:
+        env["KAFKA_BOOTSTRAP"] = request.getfixturevalue("kafka").bootstrap
     needed = [name for name in DATABASES if name in text]
     if not needed:
         run_page(page, tmp_path, env)

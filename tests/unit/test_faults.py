@@ -51,6 +51,15 @@ def test_every_step_of_the_commit_protocol_is_declared_with_its_meaning() -> Non
         "spool.renamed",
         "spool.settled",
         "spool.acknowledged",
+        "messages.produced",
+        "messages.before_commit",
+        "messages.after_commit",
+        "stream.dead_letters",
+        "stream.staged",
+        "stream.target_committed",
+        "stream.sent",
+        "stream.committed",
+        "stream.acknowledged",
     } == faults.POINTS
     assert faults.declared().keys() >= faults.POINTS
     assert all(faults.declared().values())

@@ -45,7 +45,7 @@ def test_every_locked_requirement_has_a_hash() -> None:
 def test_a_runtime_requirement_is_locked_at_the_same_version_everywhere() -> None:
     def pins(name: str) -> set[str]:
         text = (REPOSITORY / "lock" / name).read_text()
-        return set(re.findall(r"^([a-z0-9._-]+==\S+(?: ; [^\\]+)?)", text, re.M))
+        return set(re.findall(r"^([a-z0-9._-]+==\S+)", text, re.M))  # where it is needed may differ
 
     assert pins("runtime.txt") - pins("dev.txt") == set()
     assert pins("build.txt") - pins("dev.txt") == set()

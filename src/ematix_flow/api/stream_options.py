@@ -117,12 +117,14 @@ def build_stream(
     )
     options.flag("continue_on_target_failure", continue_on_target_failure, where)
     options.flag("fail_on_data_loss", fail_on_data_loss, where)
-    if not sources:
-        raise DeclarationError(
-            "a streaming pipeline needs source= and source_query=, or sources=", where=where
-        )
-    if not targets:
-        raise DeclarationError("a streaming pipeline needs target=, or targets=", where=where)
+    for option, listed in (("sources", sources), ("targets", targets)):
+        if not isinstance(listed, (list, tuple)):
+            raise DeclarationError(f"{option}= takes a list, not {listed!r}", where=where)
+        if not listed:
+            raise DeclarationError(f"{option}= is empty: a stream needs at least one", where=where)
+    if lookups is not None and not isinstance(lookups, Mapping):
+        raise DeclarationError(f"lookups= takes Lookup(…) by name, not {lookups!r}", where=where)
+    read = tuple(_source(source, where) for source in sources)
     options.one_of("transform_on_error", transform_on_error, ERROR_POLICIES, where)
     options.one_of("dlq_store", dlq_store, DEAD_LETTER_STORES, where)
     options.one_of("delivery", delivery, DELIVERIES, where)
@@ -149,14 +151,14 @@ def build_stream(
         raise DeclarationError(f"two targets of one pipeline are the same: {', '.join(labels)}", where=where)
     return StreamSpec(
         name=name,
-        sources=tuple(_source(source, where) for source in sources),
+        sources=read,
         targets=built,
         transform_sql=transform_sql,
         dialect=dialect,
         lookups=tuple(_lookup(key, value, where) for key, value in (lookups or {}).items()),
         on_error=transform_on_error or ("dlq" if dead_letter_topic or dead_letter_table else "fail"),
         dead_letters=letters,
-        columns=None if source_columns is None else _columns(source_columns, where),
+        columns=None if source_columns is None else _declared(source_columns, where),
         idle_pause_ms=idle_pause_ms,
         max_rows_per_batch=max_rows_per_batch,
         delivery=delivery or "auto",
@@ -288,7 +290,8 @@ def _check_place(spec: StreamTargetSpec, where: SourceLocation | None) -> None:
             " or ".join(f"target_{name}=" for name in wanted)
             or "target_table=, target_topic= or another place"
         )
-        got = f", not {', '.join(f'target_{name}=' for name in given)}" if given else ""
+        others = [f"target_{name}=" for name in given if name not in wanted]
+        got = f", not {', '.join(others)}" if others else ""
         raise DeclarationError(f"a target of kind {kind or 'unknown'!s} needs {wants}{got}", where=where)
     sends = kind in BROKERS or (kind is None and spec.sends)
     if sends and spec.mode != "append":
@@ -317,7 +320,7 @@ def _table(
                 f"target_table= takes (schema, name) or a declared table, not {given!r}", where=where
             )
         return None, (given[0] or None, given[1])
-    return (given if isinstance(given, TableSpec) else table_spec(given)), None
+    return _declared(given, where), None
 
 
 def _lookup(name: str, lookup: Lookup, where: SourceLocation | None) -> LookupSpec:
@@ -364,7 +367,7 @@ def _dead_letters(
     return DeadLetterSpec(store or "auto", topic, table, connection, 3 if attempts is None else attempts)
 
 
-def _columns(given: Any, where: SourceLocation | None) -> TableSpec:
+def _declared(given: Any, where: SourceLocation | None) -> TableSpec:
     try:
         return given if isinstance(given, TableSpec) else table_spec(given)
     except FlowError as error:

@@ -241,15 +241,20 @@ def _columns(top: TomlTable) -> TableSpec:
 
 
 def _line_of(error: FlowError, top: TomlTable, places: list[TomlTable]) -> SourceLocation | None:
-    """The line of the first option that the error names; it names them as the decorator does."""
+    """The line of the first option that the error names; it names them as the decorator does.
+
+    Of what it wants instead and what is there, the latter: ``needs target_table=, not target_topic=``.
+    """
     tables = [table for table in places if error.where == table.where()]
     transform = top.table("transform")
-    for option in re.findall(r"(\w+)=", error.what):
+    wanted, _, there = error.what.partition(", not ")
+    for option in re.findall(r"(\w+)=", f"{there} {wanted}"):
         short = option.removeprefix("target_").removeprefix("source_")
         candidates = [(table, key) for table in tables for key in (option, short)]
         candidates.append((top, option))
         if transform is not None:
             candidates += [(transform, key) for key, full in _TRANSFORM.items() if full == option]
+            candidates.append((transform, option))
         for table, key in candidates:
             if key in table.values:
                 return table.where(key)

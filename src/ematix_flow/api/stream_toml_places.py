@@ -131,14 +131,18 @@ def connection_from(table: TomlTable, name: str, own: Iterable[str] = ()) -> Con
     try:
         fields = {**with_peeked_kind(named, fields, os.environ)}
         kind = class_of_mapping(named, fields)
-        table.refuse_unknown({*own, *kind.field_names(), "kind", "dsn"})
-        if isinstance(fields.get("schema_registry"), Mapping):
-            registry = table.table("schema_registry")
-            assert registry is not None
-            fields["schema_registry"] = connection_from(registry, f"{named}_schema_registry")
-        connection = connection_from_mapping(named, fields)
     except FlowError as error:
         raise error.at(table.nearest(error.what)) from None
+    table.refuse_unknown({*own, *kind.field_names(), "kind", "dsn"})
+    if isinstance(fields.get("schema_registry"), Mapping):
+        registry = table.table("schema_registry")
+        assert registry is not None
+        fields["schema_registry"] = connection_from(registry, f"{named}_schema_registry")
+    try:
+        connection = connection_from_mapping(named, fields, table.where())
+    except DeclarationError as error:
+        error.where = table.nearest(error.what)
+        raise
     remember_secrets(connection)
     return connection
 
@@ -211,7 +215,8 @@ def _declared(
             where=table.where(),
         )
     except DeclarationError as error:
-        raise error.at(columns.nearest(error.what)) from None
+        about = table if error.what.startswith("primary_key") else columns
+        raise error.at(about.nearest(error.what)) from None
 
 
 def _beside_a_name(table: TomlTable, key: str, own: tuple[str, ...]) -> DeclarationError:

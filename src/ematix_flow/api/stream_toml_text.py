@@ -176,7 +176,7 @@ def _changed(value: object, default: object, names: Iterable[str]) -> dict[str, 
 
 
 def _long_text(text: str) -> Any:
-    """Text of several lines as a reader likes it; the first line end after the quotes is not part of it."""
+    """Text of several lines as a reader likes it; a carriage return would not survive in it."""
     import tomlkit
 
-    return tomlkit.string(f"\n{text}", multiline=True) if "\n" in text and "\r" not in text else text
+    return tomlkit.string(text, multiline=True) if "\n" in text and "\r" not in text else text

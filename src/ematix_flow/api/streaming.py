@@ -18,11 +18,28 @@ from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 
 if TYPE_CHECKING:
     from ematix_flow.engine.settings import EngineSettings
+    from ematix_flow.observe.stream_metrics import StreamMetrics
+    from ematix_flow.observe.stream_watch import StreamWatch
+    from ematix_flow.plan.streams import StreamPlan
     from ematix_flow.schedule.streams import RunningStream, StreamResult
 
 
 # options of the reference that streams do not have yet
 LATER = ("window", "join", "cdc", "udfs", "aggregate_udfs", "state_store", "watermark")
+
+_RUNNING = (
+    "once",
+    "available_now",
+    "metrics_port",
+    "restart_on_error",
+    "initial_backoff_ms",
+    "max_backoff_ms",
+    "max_restarts",
+    "reset_backoff_after_secs",
+    "run_log",
+    "engine",
+    "watch",
+)
 
 
 class StreamingPipeline:
@@ -41,24 +58,38 @@ class StreamingPipeline:
     def name(self) -> str:
         return self._spec.name
 
+    def plan(self, *, engine: str | EngineSettings | None = None) -> StreamPlan:
+        """What a run would do. Changes nothing."""
+        from ematix_flow.schedule.streams import plan_stream
+
+        return plan_stream(self._spec, self._registry, engine=engine)
+
     def run(
         self,
         *,
         once: bool = False,
         metrics_port: int | None = None,
         restart_on_error: bool = False,
+        initial_backoff_ms: int = 1_000,
         max_backoff_ms: int = 60_000,
+        max_restarts: int | None = None,
+        reset_backoff_after_secs: float = 60,
         run_log: str | None = None,
         engine: str | EngineSettings | None = None,
+        watch: StreamWatch | None = None,
     ) -> StreamResult:
         """Follow the source until SIGTERM or Ctrl-C. With ``once``: load what is there now, and end."""
         return self.start(
             once=once,
             metrics_port=metrics_port,
             restart_on_error=restart_on_error,
+            initial_backoff_ms=initial_backoff_ms,
             max_backoff_ms=max_backoff_ms,
+            max_restarts=max_restarts,
+            reset_backoff_after_secs=reset_backoff_after_secs,
             run_log=run_log,
             engine=engine,
+            watch=watch,
         ).wait(handle_signals=True)
 
     def start(
@@ -67,11 +98,22 @@ class StreamingPipeline:
         once: bool = False,
         metrics_port: int | None = None,
         restart_on_error: bool = False,
+        initial_backoff_ms: int = 1_000,
         max_backoff_ms: int = 60_000,
+        max_restarts: int | None = None,
+        reset_backoff_after_secs: float = 60,
         run_log: str | None = None,
         engine: str | EngineSettings | None = None,
+        watch: StreamWatch | None = None,
+        metrics: StreamMetrics | None = None,
     ) -> RunningStream:
-        """Start it in this process and give it back: ``.stop()`` ends it after the batch at hand."""
+        """Start it in this process and give it back: ``.stop()`` ends it after the batch at hand.
+
+        With ``restart_on_error`` a failure is followed by a pause, which doubles from
+        ``initial_backoff_ms`` to ``max_backoff_ms``, and another start; a run of
+        ``reset_backoff_after_secs`` begins the count anew, ``max_restarts`` ends it. Streams that one
+        process runs together may share a ``watch`` and ``metrics``.
+        """
         from ematix_flow.schedule.streams import start_stream
 
         return start_stream(
@@ -80,9 +122,14 @@ class StreamingPipeline:
             once=once,
             metrics_port=metrics_port,
             restart_on_error=restart_on_error,
+            initial_backoff_ms=initial_backoff_ms,
             max_backoff_ms=max_backoff_ms,
+            max_restarts=max_restarts,
+            reset_backoff_after_secs=reset_backoff_after_secs,
             run_log=run_log,
             engine=engine,
+            watch=watch,
+            metrics=metrics,
         )
 
     def __call__(self) -> StreamResult:
@@ -120,7 +167,10 @@ def run_streaming_pipeline(
     available_now: bool = False,
     metrics_port: int | None = None,
     restart_on_error: bool = False,
+    initial_backoff_ms: int = 1_000,
     max_backoff_ms: int = 60_000,
+    max_restarts: int | None = None,
+    reset_backoff_after_secs: float = 60,
     run_log: str | None = None,
     engine: str | EngineSettings | None = None,
     **options: Any,
@@ -135,7 +185,10 @@ def run_streaming_pipeline(
         once=once or available_now,
         metrics_port=metrics_port,
         restart_on_error=restart_on_error,
+        initial_backoff_ms=initial_backoff_ms,
         max_backoff_ms=max_backoff_ms,
+        max_restarts=max_restarts,
+        reset_backoff_after_secs=reset_backoff_after_secs,
         run_log=run_log,
         engine=engine,
     )
@@ -150,7 +203,10 @@ def run_pipeline(
     run_log_url: str | None = None,
     once: bool = False,
     restart_on_error: bool = False,
+    initial_backoff_ms: int = 1_000,
     max_backoff_ms: int = 60_000,
+    max_restarts: int | None = None,
+    reset_backoff_after_secs: float = 60,
     engine: str | EngineSettings | None = None,
 ) -> StreamResult:
     """Follow what a TOML file declares, or a TOML text, until it is stopped."""
@@ -167,7 +223,10 @@ def run_pipeline(
         once=once,
         metrics_port=metrics_port,
         restart_on_error=restart_on_error,
+        initial_backoff_ms=initial_backoff_ms,
         max_backoff_ms=max_backoff_ms,
+        max_restarts=max_restarts,
+        reset_backoff_after_secs=reset_backoff_after_secs,
         run_log=run_log_url,
         engine=engine,
     )
@@ -319,7 +378,7 @@ def _refuse_unknown_options(
 
 
 def _refuse_running_options(options: Mapping[str, Any], where: SourceLocation | None) -> None:
-    for option in ("once", "available_now", "metrics_port", "restart_on_error", "engine", "run_log"):
+    for option in _RUNNING:
         if option in options:
             raise DeclarationError(
                 f"{option}= says how a stream is run, not what it is",

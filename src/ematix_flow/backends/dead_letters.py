@@ -1,13 +1,15 @@
-"""Which store keeps a pipeline's dead letters. Adding one is adding a module and one line here."""
+"""Which store keeps a stream's dead letters. Adding one is adding a module and one line here."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from typing import cast
 
 from ematix_flow.errors import ConfigError
 from ematix_flow.graph.connections import resolve_for_use
 from ematix_flow.spec.connections import Connection, connection_from_mapping
+from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.state.dead_letters import MAX_ATTEMPTS, DeadLetterStore
 from ematix_flow.state.root import state_root
 
@@ -20,6 +22,7 @@ _STORES: dict[str, tuple[str, str | None]] = {
     "duckdb": ("ematix_flow.backends.duckdb.dead_letters", None),
     "postgres": ("ematix_flow.backends.postgres.dead_letters", "postgres"),
     "mysql": ("ematix_flow.backends.mysql.dead_letters", "mysql"),
+    "kafka": ("ematix_flow.backends.kafka.dead_letters", "kafka"),
 }
 
 
@@ -33,14 +36,14 @@ def open_dead_letters(
     """The store at a URL or a connection, by name or as it is; None is the file in the state root.
 
     ``table`` is ``name`` or ``schema.name``; without it ``dead_letters``, in the schema ``ematix_flow``
-    where there are schemas.
+    where there are schemas. For Kafka it is the topic, which must be there.
     """
     if max_attempts < 1:
         raise ConfigError(f"max_attempts is {max_attempts}", next_step="give 1 or more")
-    schema, name = _split(table)
     if where is None:
         from ematix_flow.state.dead_letters_sql import open_dead_letter_file
 
+        _, name = _split(table)
         return open_dead_letter_file(state_root(env) / FILE, table=name, max_attempts=max_attempts)
     if isinstance(where, str) and "://" in where:
         where = connection_from_mapping("dead_letters", {"url": where})
@@ -60,8 +63,43 @@ def open_dead_letters(
             f"connection {connection.name!r} needs the Python package {error.name!r}, which is not installed",
             next_step=f'pip install "ematix-flow-spark[{extra}]"',
         ) from error
-    store: DeadLetterStore = module.open_store(connection, schema, name, max_attempts)
-    return store
+    if connection.kind == "kafka":
+        return cast(DeadLetterStore, module.open_store(connection, _topic(connection, table), max_attempts))
+    schema, name = _split(table)
+    return cast(DeadLetterStore, module.open_store(connection, schema, name, max_attempts))
+
+
+def open_for_stream(spec: StreamSpec, *, env: Mapping[str, str]) -> DeadLetterStore:
+    """Where a stream's dead letters go, as it is declared."""
+    letters = spec.dead_letters
+    wants_topic = letters.store == "topic" or (letters.store == "auto" and letters.topic is not None)
+    if not wants_topic:
+        return open_dead_letters(
+            letters.connection, env=env, table=letters.table, max_attempts=letters.max_attempts
+        )
+    if letters.topic is None:
+        raise ConfigError(
+            f"stream {spec.name!r} wants its dead letters in a topic, and names none",
+            next_step='add  dead_letter_topic = "…"',
+        ).at(spec.where)
+    for reference in (letters.connection, *[source.connection for source in spec.sources]):
+        if reference is not None and resolve_for_use(reference).kind == "kafka":
+            return open_dead_letters(
+                reference, env=env, table=letters.topic, max_attempts=letters.max_attempts
+            )
+    raise ConfigError(
+        f"stream {spec.name!r} wants its dead letters in the topic {letters.topic!r}, but has no Kafka",
+        next_step="name a Kafka connection as dead_letter_connection, or use dead_letter_table",
+    ).at(spec.where)
+
+
+def _topic(connection: Connection, topic: str | None) -> str:
+    if not topic:
+        raise ConfigError(
+            f"connection {connection.name!r} is a Kafka cluster: in which topic are the dead letters?",
+            next_step="name the topic as table",
+        )
+    return topic
 
 
 def _split(table: str | None) -> tuple[str | None, str]:

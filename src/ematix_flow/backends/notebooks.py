@@ -14,10 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ematix_flow.backends.conform import conform
 from ematix_flow.backends.payloads.base import Decoded, Decoder, Payload
 from ematix_flow.backends.streams import Message, Receiver, Sender, message_schema, outgoing_schema
-from ematix_flow.errors import SourceFailed, TargetFailed, UsageError, did_you_mean
-from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.errors import DeclarationError, SourceFailed, TargetFailed, UsageError, did_you_mean
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType, from_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,6 +59,7 @@ class MessageBackend(ABC):
 
     batch_size: int = BATCH_SIZE  # a broker's own default
     batch_bytes: int = BATCH_BYTES
+    numeric_positions: bool = False  # partitions and positions are numbers, as Kafka's are
 
     def __init__(self, payload: Payload) -> None:
         self._payload = payload
@@ -129,7 +132,8 @@ class MessageBackend(ABC):
             if not messages:
                 continue
             if decoder is None:
-                decoder = decoder_of(replace(self._payload, topic=place), columns, messages)
+                payload = replace(self._payload, topic=place)
+                decoder = decoder_of(payload, columns, messages, numeric_positions=self.numeric_positions)
             decoded = decoder.decode(messages_to_arrow(messages))
             if decoded.bad:
                 _complain(place, messages, decoded, skips=skips)
@@ -216,16 +220,29 @@ def messages_to_arrow(messages: Sequence[Message]) -> pa.RecordBatch:
 
 
 def decoder_of(
-    payload: Payload, columns: Sequence[ColumnSpec] | None, messages: Sequence[Message]
+    payload: Payload,
+    columns: Sequence[ColumnSpec] | None,
+    messages: Sequence[Message],
+    *,
+    numeric_positions: bool,
 ) -> Decoder:
     """A decoder for ``columns``; without any, for what the registry or the messages at hand show."""
     from ematix_flow.backends.payloads.codecs import decoder_for, describe, infer_json
+    from ematix_flow.backends.payloads.raw import VALUE_COLUMN
 
+    if columns is None and payload.format == "raw_bytes":
+        columns = (ColumnSpec(VALUE_COLUMN, DataType("bytes"), nullable=True),)
     if columns is None:
         columns = describe(payload)
     if columns is None:
-        columns = infer_json([message.value for message in messages if message.value is not None])
-    return decoder_for(payload, columns, numeric_positions=True)
+        columns = infer_json(message.value for message in messages)
+    if not columns:
+        raise SourceFailed(
+            f"none of the first {len(messages)} messages of {payload.topic!r} is a JSON object with fields",
+            state="nothing was acknowledged",
+            next_step="name the columns (columns=…), or say how they are written (payload_format=…)",
+        )
+    return decoder_for(payload, columns, numeric_positions=numeric_positions)
 
 
 def encoded(
@@ -237,12 +254,14 @@ def encoded(
     from ematix_flow.backends.payloads.codecs import encoder_for
 
     schema = outgoing_schema()
-    encoder, written = None, None
+    encoder, table, written = None, None, None
     for batch in batches:
-        if encoder is None or batch.schema != written:
-            encoder, written = encoder_for(payload, batch.schema), batch.schema
+        if encoder is None or table is None or batch.schema != written:
+            columns = tuple(ColumnSpec(each.name, _type_of(each), nullable=True) for each in batch.schema)
+            encoder, table = encoder_for(payload, columns), TableSpec(None, payload.topic, columns)
+            written = batch.schema
         arrays = {
-            "value": encoder.encode(batch),
+            "value": encoder.encode(conform(batch, table)),
             "key": _keys(batch, key_column),
         }
         rows = [arrays.get(field.name, pa.nulls(batch.num_rows, field.type)) for field in schema]
@@ -267,6 +286,17 @@ def record_batches(
                     next_step="pyarrow.Table.from_pylist(rows)  makes one of a list of dicts",
                 )
             yield from record_batches(batch) if isinstance(batch, pa.Table) else (batch,)
+
+
+def _type_of(field: pa.Field) -> DataType:
+    import pyarrow.types as t
+
+    if t.is_nested(field.type):
+        return DataType("json")
+    try:
+        return from_arrow(field.type)
+    except DeclarationError as error:
+        raise TargetFailed(f"column {field.name!r} cannot be a message's field: {error.what}") from error
 
 
 def _keys(batch: pa.RecordBatch, column: str | None) -> pa.Array:

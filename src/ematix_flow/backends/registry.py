@@ -25,6 +25,7 @@ _BACKENDS: dict[str, tuple[str, str | None]] = {
     "rabbitmq": ("ematix_flow.backends.rabbitmq.backend:RabbitMQBackend", "rabbitmq"),
     "pubsub": ("ematix_flow.backends.pubsub.backend:PubSubBackend", "pubsub"),
     "kinesis": ("ematix_flow.backends.kinesis.backend:KinesisBackend", "kinesis"),
+    "kafka": ("ematix_flow.backends.kafka.backend:KafkaBackend", "kafka"),
 }
 
 

@@ -98,6 +98,7 @@ class Receiver(ABC):
     """
 
     acknowledges: bool = True  # False: positions are in `progress`, and nothing comes again by itself
+    lag_unit: str = "messages"  # what `lag` counts: "messages", or "milliseconds" behind the newest
     flags_redelivery: bool = False  # True: a message that is not marked ``redelivered`` never came before
     generation: int = 0  # another number whenever all receipts given before have become void
 
@@ -134,7 +135,7 @@ class Receiver(ABC):
         return None
 
     def lag(self) -> Mapping[str, int]:
-        """How many messages wait in each partition, as far as the source tells."""
+        """How much waits in each partition, in `lag_unit`, as far as the source tells."""
         return {}
 
     @abstractmethod

@@ -28,8 +28,11 @@ COMMANDS = {
     },
     "Run": {
         "run": "Run pipelines now, upstreams first.",
+        "consume": "Follow streams: a TOML file's, or those that a module declares.",
+        "consume-list": "Show the streams that a module declares.",
         "transform": "List named transforms, or run one by hand.",
         "runs": "Show the runs in the run log.",
+        "dlq": "Look at dead letters; replay, park or purge them.",
         "maintain": "Compact lake tables, and remove files that nobody needs.",
     },
     "Set up": {

@@ -62,6 +62,23 @@ def chosen_pipelines(
     return registry.order(_closure(registry, wanted) if with_upstream else wanted)
 
 
+def chosen_streams(registry: Registry, names: Sequence[str], *, everything: bool) -> list[str]:
+    """The streams a command is about, each once. Unknown names get a did-you-mean."""
+    if names and everything:
+        raise UsageError("give names or --all, not both")
+    if not registry.streams:
+        raise UsageError(
+            "the module declares no streaming pipeline",
+            next_step="declare one with @ematix.streaming_pipeline, or give a TOML file",
+        )
+    if not names and not everything:
+        raise UsageError(
+            "no streaming pipeline is named", next_step=f"give one of: {_shown(registry.streams)}, or --all"
+        )
+    wanted = list(registry.streams) if everything else [registry.stream(n).spec.name for n in names]
+    return list(dict.fromkeys(wanted))
+
+
 def read_run_log(url: str | None) -> RunLog:
     """The run log for a command that shows it: one that cannot be opened is an error."""
     from ematix_flow.state.runlog import open_run_log, project_run_log
@@ -73,6 +90,14 @@ def complete_pipelines(ctx: Any, args: list[str], incomplete: str) -> list[str]:
     """Names for the shell's completion; silent when the module cannot be read now."""
     try:
         return sorted(load_project(ctx.params.get("module")).pipelines)
+    except Exception:
+        return []
+
+
+def complete_streams(ctx: Any, args: list[str], incomplete: str) -> list[str]:
+    """The same for streams; a TOML file is completed by the shell itself."""
+    try:
+        return sorted(load_project(ctx.params.get("module")).streams)
     except Exception:
         return []
 

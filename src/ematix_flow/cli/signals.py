@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
@@ -23,6 +23,33 @@ def interruptible() -> Iterator[None]:
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def stop_requests(say: Callable[[str], None]) -> Iterator[threading.Event]:
+    """Within the block the first SIGINT or SIGTERM sets the event, and the second raises KeyboardInterrupt.
+
+    For work that ends well when it is asked to. Outside of the main thread nothing sets the event.
+    """
+    asked = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+        threading.Thread(
+            target=say, args=("stopping after the batch at hand; once more to stop at once",), daemon=True
+        ).start()  # whoever was interrupted may hold the lock of what is written to
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

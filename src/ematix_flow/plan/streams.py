@@ -135,7 +135,7 @@ def stream_source(world: World, source: StreamSourceSpec) -> StreamSource:
     found = backend.stream_source()
     if found is None:
         raise Unsupported(
-            f"connection {connection_label(source.connection)!r} ({backend.kind}) cannot be followed by a stream",
+            f"connection {connection_label(source.connection)!r} ({backend.kind}) cannot be followed",
             next_step="a stream follows kafka, rabbitmq, pubsub, kinesis, object stores and Delta tables",
         )
     return found
@@ -286,7 +286,7 @@ def _computed_columns(
 def empty_result(
     spec: StreamSpec, spark: SparkSession, columns: tuple[ColumnSpec, ...], lookups: Mapping[str, str]
 ) -> DataFrame:
-    """``transform_sql`` over no rows, for its columns; in a session of its own, so that no view is in the way."""
+    """``transform_sql`` over no rows, for its columns, in a session of its own: no view is in its way."""
     ddl = schema_ddl(TableSpec(None, VIEW, columns))
     return run_sql(spec, spark.newSession().createDataFrame([], ddl), lookups)
 
@@ -333,9 +333,10 @@ def _plan_target(
             f"mode {target.mode!r} cannot be used with a target of kind {backend.kind!r}",
             next_step=f"modes of {backend.kind}: {', '.join(sorted(backend.capabilities.strategies))}",
         )
-    declared = target.table
+    declared, adopted = target.table, False
     if declared is None and target.table_name is not None:
         declared = adopted_table(target, world)
+        adopted = declared is not None and target.mode != "scd2"
     table = declared if declared is not None else _new_table(target, columns)
     available = {column.name for column in columns}
     _require_columns(target, table, available)
@@ -348,7 +349,9 @@ def _plan_target(
     live = sink.inspect(table)
     if target.mode == "merge":
         table = keeping_marks(table, live)
-    changes, drift = judge_drift(spec.on_drift, table, sink.plan_table(table, live, matching), spec.where)
+    changes, drift = TablePlan(), tuple[str, ...]()
+    if not adopted:  # a table that is there and not declared is as it should be
+        changes, drift = judge_drift(spec.on_drift, table, sink.plan_table(table, live, matching), spec.where)
     projection = None
     if needs_projection(table, (), {}):
         projection = build_projection(

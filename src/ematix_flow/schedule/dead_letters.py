@@ -1,19 +1,33 @@
-"""Replaying dead letters: lease, run in portions, and note each one's fate.
+"""Dead letters between a stream and their store: put there by one, and replayed through it.
 
-How a letter is run through its pipeline is not known here: whoever calls brings it.
+A replay leases letters, runs them in portions, and notes each one's fate.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+from ematix_flow.backends.streams import HEADERS, KEY, PARTITION, POSITION, TIMESTAMP, TOPIC, VALUE
 from ematix_flow.errors import FlowError
-from ematix_flow.state.dead_letters import LEASE_SECONDS, DeadLetter, DeadLetterStore, Lease, Selection
+from ematix_flow.graph.registry import DeclaredStream
+from ematix_flow.spec.streams import StreamSpec
+from ematix_flow.state.dead_letters import (
+    LEASE_SECONDS,
+    DeadLetter,
+    DeadLetterStore,
+    Lease,
+    Selection,
+    Stage,
+)
 from ematix_flow.state.records import utc_now
+
+if TYPE_CHECKING:
+    from ematix_flow.engine.streams.batches import Unloadable
 
 # What became of each letter: None when it arrived, else why not. A letter that is not in it was not tried.
 RunLetters = Callable[[Sequence[DeadLetter]], Mapping[str, str | None]]
@@ -48,6 +62,83 @@ class ReplayResult:
             "lost": self.lost,
             "failures": dict(self.failures),
         }
+
+
+class StreamLetters:
+    """What a stream cannot load, into its store. To add one again does nothing.
+
+    ``payload_format`` is that of the messages; ``added`` hears stage and number of what was new.
+    """
+
+    def __init__(
+        self,
+        store: DeadLetterStore,
+        spec: StreamSpec,
+        *,
+        payload_format: str = "json",
+        added: Callable[[str, int], None] = lambda stage, number: None,
+    ) -> None:
+        self.store, self.spec = store, spec
+        self.payload_format = payload_format
+        self._added = added
+        self.batch: str | None = None  # the one that is being loaded now
+
+    def add(self, letters: Sequence[Unloadable]) -> None:
+        made = [self._letter(letter) for letter in letters]
+        for stage in dict.fromkeys(letter.stage for letter in made):
+            number = self.store.add([letter for letter in made if letter.stage == stage])
+            if number:
+                self._added(stage, number)
+
+    def _letter(self, letter: Unloadable) -> DeadLetter:
+        message = letter.message
+        at = message.get(TIMESTAMP)
+        if at is not None and at.tzinfo is None:
+            at = at.replace(tzinfo=dt.timezone.utc)  # as Spark hands moments over in a session of ours
+        value, key = message.get(VALUE), message.get(KEY)
+        return DeadLetter.of(
+            self.spec.name,
+            cast(Stage, letter.stage),
+            letter.reason,
+            payload=b"" if value is None else bytes(value),
+            payload_format=self.payload_format,
+            source=message.get(TOPIC),
+            partition=message.get(PARTITION),
+            position=message.get(POSITION),
+            batch=self.batch,
+            event_ts=at,
+            key=None if key is None else bytes(key),
+            headers=message.get(HEADERS),
+        )
+
+
+def runner_for(declared: DeclaredStream) -> RunLetters:
+    """What runs letters through this stream once more: as one more batch of it, with a key of its own."""
+    from ematix_flow.engine.streams.place import place_of
+    from ematix_flow.engine.streams.replaying import Replay
+    from ematix_flow.schedule.context import spark_starter
+    from ematix_flow.schedule.run import open_world
+
+    again = Replay(declared.spec, open_world(spark_starter()), place_of(declared.spec))
+
+    def run(letters: Sequence[DeadLetter]) -> Mapping[str, str | None]:
+        attempt = " ".join(f"{letter.id}:{letter.attempt}" for letter in letters)
+        refused = again.load([_message(letter) for letter in letters], attempt)
+        return {letter.id: refused.get(index) for index, letter in enumerate(letters)}
+
+    return run
+
+
+def _message(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "value": letter.payload,
+        "key": letter.key,
+        "topic": letter.source,
+        "partition": letter.partition,
+        "position": letter.position,
+        "timestamp": letter.event_ts,
+        "headers": letter.headers,
+    }
 
 
 def replay(

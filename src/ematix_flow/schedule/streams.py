@@ -1,4 +1,4 @@
-"""Running a stream: in a thread of its own, supervised, measured, recorded, and stopped between two batches."""
+"""Running a stream: in a thread of its own, supervised, measured, recorded, stopped between two batches."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ from ematix_flow.errors import (
     UsageError,
 )
 from ematix_flow.graph.registry import Registry, use_registry
-from ematix_flow.observe.stream_metrics import MetricsServer, StreamMetrics
+from ematix_flow.observe.stream_metrics import StreamMetrics
+from ematix_flow.observe.stream_server import StreamServer
 from ematix_flow.observe.stream_watch import StreamWatch
 from ematix_flow.plan.streams import StreamPlan
 from ematix_flow.schedule.context import spark_starter
-from ematix_flow.schedule.dead_letters import open_letters
 from ematix_flow.schedule.restarts import Restart, RestartPolicy, Supervisor
 from ematix_flow.schedule.run import open_world
+from ematix_flow.schedule.stream_letters import open_letters
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import RunLog, open_run_log, project_run_log
@@ -286,7 +287,7 @@ class _Run:
 
 
 @contextmanager
-def _served(server: MetricsServer | None) -> Iterator[None]:
+def _served(server: StreamServer | None) -> Iterator[None]:
     try:
         yield
     finally:

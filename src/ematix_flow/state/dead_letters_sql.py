@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from ematix_flow.errors import TargetFailed
 from ematix_flow.state.dead_letters import (
@@ -40,6 +40,7 @@ from ematix_flow.state.dead_letters import (
 from ematix_flow.state.dead_letters_tables import TABLE, is_current, letter_tables, migrate, stored_version
 from ematix_flow.state.records import utc_now
 from ematix_flow.state.root import private_directory
+from ematix_flow.state.sql_failures import is_conflict, own_words
 from ematix_flow.state.sqlite_file import sqlite_engine
 
 MOST_LETTERS = 500  # in one statement
@@ -334,7 +335,9 @@ class SqlDeadLetters(DeadLetterStore):
             with self._reader.connect() as connection:
                 current = is_current(stored_version(connection, self._tables), self.location)
         except SQLAlchemyError as error:
-            raise self._unavailable(error) from error
+            if not is_conflict(error):
+                raise self._unavailable(error) from error
+            current = False  # another makes them at this moment
         if not current:
             self._written(lambda connection: migrate(connection, self._tables, self.location))
 
@@ -362,13 +365,10 @@ class SqlDeadLetters(DeadLetterStore):
             try:
                 with self._transaction() as connection:
                     return work(connection)
-            except (IntegrityError, OperationalError, ProgrammingError) as error:
-                # a row or table that another made a moment ago, a deadlock
-                if not left or not _is_conflict(error):
+            except SQLAlchemyError as error:
+                if not left or not is_conflict(error):
                     raise self._unavailable(error) from error
                 time.sleep(_PAUSE * (_TRIES - left))
-            except SQLAlchemyError as error:
-                raise self._unavailable(error) from error
         raise AssertionError("the last try returns or raises")
 
     @contextmanager
@@ -377,9 +377,8 @@ class SqlDeadLetters(DeadLetterStore):
             yield connection
 
     def _unavailable(self, error: SQLAlchemyError) -> TargetFailed:
-        cause = str(error.orig) if isinstance(error, DBAPIError) else str(error)
         return TargetFailed(
-            f"the dead letters in {self.location} cannot be used: {cause.strip()}",
+            f"the dead letters in {self.location} cannot be used: {own_words(error)}",
             state="what had been kept is unchanged",
             next_step="see that the database can be reached and written to, or name another store",
         )
@@ -393,18 +392,6 @@ def open_dead_letter_file(
     return SqlDeadLetters(
         sqlite_engine(path), f"sqlite://{path}", table=table or TABLE, max_attempts=max_attempts
     )
-
-
-def _is_conflict(error: DBAPIError) -> bool:
-    """Whether the same work may succeed if it is done again now."""
-    if isinstance(error, IntegrityError):
-        return True
-    state = getattr(error.orig, "sqlstate", None)
-    # unique and duplicate names while two make the tables; serialization and deadlock
-    if state in ("42P06", "42P07", "42710", "40001", "40P01"):
-        return True
-    code = error.orig.args[0] if error.orig is not None and error.orig.args else None
-    return code in (1007, 1050, 1061, 1205, 1213)
 
 
 def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:

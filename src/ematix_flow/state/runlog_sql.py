@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from ematix_flow import faults
 from ematix_flow.errors import ConfigError, UsageError
@@ -30,6 +30,7 @@ from ematix_flow.state.records import (
 from ematix_flow.state.root import private_directory
 from ematix_flow.state.runlog import URL_VARIABLE, RunLog, RunLogLocation, no_such_run, warn_once
 from ematix_flow.state.runlog_tables import is_current, migrate, runs, stored_version
+from ematix_flow.state.sql_failures import own_words
 from ematix_flow.state.sqlite_file import BUSY_SECONDS, begin, sqlite_engine, take_over_transactions
 
 MOST_RUNNING = 100
@@ -190,7 +191,7 @@ class SqlRunLog(RunLog):
             yield connection
 
     def _warn(self, lost: str, error: SQLAlchemyError) -> None:
-        message = f"the run log {self.location} did not take {lost}: {_cause(error)}. The run goes on"
+        message = f"the run log {self.location} did not take {lost}: {own_words(error)}. The run goes on"
         warn_once(self.location, message)
 
 
@@ -222,13 +223,8 @@ def _memory_engine() -> sa.Engine:
     return engine
 
 
-def _cause(error: SQLAlchemyError) -> str:
-    """The database's own words, without the statement."""
-    return str(error.orig) if isinstance(error, DBAPIError) else str(error)
-
-
 def _unavailable(location: str, error: SQLAlchemyError) -> ConfigError:
     return ConfigError(
-        f"the run log {location} cannot be used: {_cause(error)}",
+        f"the run log {location} cannot be used: {own_words(error)}",
         next_step=f"make it readable and writable, or name another with --run-log or {URL_VARIABLE}",
     )

@@ -257,12 +257,22 @@ def test_latest_passes_over_what_is_there_also_after_a_restart(root: Path) -> No
     receiver = receive(root, starting="latest")
     assert receiver.poll(10, 0) == ()
     assert receiver.drained() is True
+    stored = dict(receiver.progress())
+    assert "raw/orders/old.csv" in stored
     put(root, "older than that.csv", at=OLD - 50)
     assert names(receiver.poll(10, 0)) == ["older than that.csv"]
-    stored = dict(receiver.progress())
-    assert stored.keys() == {"raw/orders/old.csv", "raw/orders/older than that.csv"}
+    assert receiver.progress().keys() == {"raw/orders/older than that.csv"}
+    stored |= receiver.progress()
     put(root, "while we were away.csv")
     again = receive(root, stored, starting="latest")
+    assert names(again.poll(10, 0)) == ["while we were away.csv"]
+
+
+def test_latest_in_an_empty_folder_is_remembered(root: Path) -> None:
+    receiver = receive(root, starting="latest")
+    assert receiver.poll(10, 0) == ()
+    put(root, "while we were away.csv")
+    again = receive(root, receiver.progress(), starting="latest")
     assert names(again.poll(10, 0)) == ["while we were away.csv"]
 
 

@@ -61,7 +61,7 @@ def test_a_wrong_declaration_points_at_its_line(flow, project):
 
 def test_the_list_says_what_each_pipeline_loads_and_when(flow, project):
     header, orders, report = flow("list", "--module", "pipelines").out.splitlines()
-    assert header.split() == ["pipeline", "loads", "schedule", "depends", "on", "declared", "at"]
+    assert header.split() == ["pipeline", "kind", "loads", "schedule", "depends", "on", "declared", "at"]
     assert "append → warehouse:shop.orders" in orders
     assert "0 6 * * * Europe/Berlin" in orders
     assert "by hand" in report

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ematix_flow.errors import CannotConnect
-from ematix_flow.schedule.dead_letters import RunLetters, replay
+from ematix_flow.schedule.dead_letters import RunLetters, StreamLetters, replay
+from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetterStore, Lease, Selection
 from ematix_flow.state.dead_letters_sql import open_dead_letter_file
 
@@ -107,8 +111,6 @@ def test_a_stop_ends_the_replay_between_two_portions(store: DeadLetterStore) -> 
 def test_a_lease_is_renewed_while_a_portion_runs(
     store: DeadLetterStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import threading
-
     fill(store, 1)
     renewed = threading.Event()
     real = store.renew
@@ -135,3 +137,49 @@ def test_a_lease_that_ended_meanwhile_is_told(store: DeadLetterStore) -> None:
 
     result = replay("orders", store, ALL, stolen, lease_seconds=-1)
     assert (result.taken, result.lost, result.replayed, result.failed) == (2, 2, 0, 0)
+
+
+# ------------------------------------------------------------------ from a stream
+
+
+@dataclass(frozen=True)
+class Unloadable:
+    """As the engine tells it."""
+
+    stage: str
+    reason: str
+    message: Mapping[str, Any]
+
+
+def test_what_a_stream_cannot_load_is_kept_with_its_position(store: DeadLetterStore) -> None:
+    heard: list[tuple[str, int]] = []
+    letters = StreamLetters(
+        store,
+        StreamSpec("orders", (), ()),
+        payload_format="avro",
+        added=lambda *told: heard.append(told),
+    )
+    letters.batch = "q1:7"
+    bad = Unloadable(
+        "decode",
+        "no schema 9",
+        {
+            "value": bytearray(b"\x00abc"),
+            "key": None,
+            "topic": "events",
+            "partition": "2",
+            "position": "41",
+            "timestamp": dt.datetime(2026, 3, 1, 12),
+            "headers": '{"a": "b"}',
+        },
+    )
+    tombstone = Unloadable("write", "too long", {"value": None, "topic": "events", "position": "42"})
+    for _ in range(2):
+        letters.add([bad, tombstone])
+    assert heard == [("decode", 1), ("write", 1)]
+    listed = store.list("orders")
+    kept = store.get("orders", listed[0].id)
+    assert (kept.payload, kept.payload_format, kept.batch) == (b"\x00abc", "avro", "q1:7")
+    assert (kept.source, kept.partition, kept.position) == ("events", "2", "41")
+    assert (kept.event_ts, kept.headers) == (NOON, '{"a": "b"}')
+    assert store.get("orders", listed[1].id).payload == b""

@@ -10,8 +10,10 @@ from ematix_flow.backends.base import Backend, SparkSource, Target
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.backends.delta.format import DeltaFormat
 from ematix_flow.backends.delta.source import DeltaSource
+from ematix_flow.backends.delta.stream import DeltaStream
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.stores.local import LocalStore
+from ematix_flow.backends.streams import StreamSource
 from ematix_flow.spec.connections import Connection, DeltaLocalConnection, DeltaS3Connection
 
 _CONF = {
@@ -57,6 +59,9 @@ class DeltaBackend(Backend):
 
     def source(self) -> SparkSource:
         return DeltaSource(self.store)
+
+    def stream_source(self) -> StreamSource:
+        return DeltaStream(self.store)
 
     def target(self) -> Target:
         from ematix_flow.backends.delta.target import DeltaTarget

@@ -25,6 +25,7 @@ _HELD = 10_000  # files that one listing keeps for the next polls; the others ar
 _NAMED = 20  # changed files that one warning names
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _SECOND = 1_000_000_000
+_STARTED = "/"  # in progress, and no path: what was there at first has been passed over, if it was nothing
 
 # The endings by which programs mark what they have not finished, or what goes with another file.
 _UNFINISHED = (
@@ -106,7 +107,6 @@ class FilesReceiver(Receiver):
         self._unsettled = 0  # of these, how many were there before we came
         self._told: set[str] = set()  # changed and odd files that a warning has named
         self._brought: dict[str, str] = {}
-        self._passed: dict[str, str] = {}  # what was there before us, until it is stored with a message
         self._opened = time.time_ns()
         self._next_listing = 0.0
         self._listed = False
@@ -115,12 +115,13 @@ class FilesReceiver(Receiver):
     # -------------------------------------------------------------- the contract
 
     def poll(self, max_messages: int, timeout: float) -> Sequence[Message]:
-        if self._brought:  # has been stored by now, and what was passed over with it
-            self._brought, self._passed = {}, {}
+        self._brought = {}  # has been stored by now
         until = time.monotonic() + timeout
         while not self._closed.is_set():
             if not self._waiting and time.monotonic() >= self._next_listing:
                 self._list()
+                if self._brought:  # where it starts is stored before anything else happens
+                    break
             if self._waiting:
                 return self._take(min(max_messages, self._options.max_files))
             now = time.monotonic()
@@ -130,7 +131,7 @@ class FilesReceiver(Receiver):
         return ()
 
     def progress(self) -> Mapping[str, str]:
-        return {**self._passed, **self._brought}
+        return self._brought
 
     def acknowledge(self, receipts: Sequence[Any]) -> None:
         return
@@ -162,7 +163,7 @@ class FilesReceiver(Receiver):
         if self._passes_over:
             passed = {found.name: found.version for found in self._new(settling, changed)}
             self._received.update(passed)
-            self._passed, self._passes_over = passed, False
+            self._brought, self._passes_over = {_STARTED: "latest", **passed}, False
             first: list[tuple[int, str, Listed]] = []
         else:
             first = heapq.nsmallest(_HELD, counted())
@@ -236,8 +237,9 @@ class FilesReceiver(Receiver):
 
     def _take(self, most: int) -> Sequence[Message]:
         taken = [self._waiting.pop() for _ in range(min(most, len(self._waiting)))]
-        self._brought = {found.name: found.version for found in taken}
-        self._received.update(self._brought)
+        brought = {found.name: found.version for found in taken}
+        self._received.update(brought)
+        self._brought |= brought
         return [self._message(found) for found in taken]
 
     def _message(self, found: Listed) -> Message:

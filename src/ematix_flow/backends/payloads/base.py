@@ -30,6 +30,8 @@ class Payload:
     topic: str = ""  # of it the registry's subject is made
     subject_strategy: str = "topic_name"  # topic_name | record_name | topic_record_name
     message: str = ""  # Protobuf: the message's full name, when the file has several
+    register: bool = True  # an encoder may register its schema; else it uses what is there
+    registry_seconds: float = 10.0  # how long a registry may take to answer, all tries together
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,14 @@ class Decoded:
     taken: pa.Array  # int64
     bad: Sequence[Bad] = field(default_factory=tuple)
     empty: int = 0  # messages without a payload (tombstones), which give no row
+
+
+class PayloadDecoder(Protocol):
+    """Picklable. Reads payloads alone, of one format; what a message has beside it is `metadata`'s."""
+
+    def read(self, values: pa.Array) -> Decoded:
+        """``values`` are binary, one a message."""
+        ...
 
 
 class Decoder(Protocol):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 EMULATOR = "PUBSUB_EMULATOR_HOST"  # Google's own libraries go there when it is set, and so do we
 SERVICE = "pubsub.googleapis.com"
 CALL_SECONDS = 10.0
+RETRY_SECONDS = 10.0
 _SCOPES = ("https://www.googleapis.com/auth/pubsub",)
 _CHANNEL = [
     ("grpc.max_receive_message_length", -1),  # a pull may bring more than the 4 MiB that gRPC expects
@@ -49,13 +50,15 @@ def is_emulator(connection: PubSubConnection) -> bool:
     return connection.anonymous_auth or bool(os.environ.get(EMULATOR) and not connection.endpoint)
 
 
-def briefly(seconds: float = CALL_SECONDS) -> Retry:
+def briefly(seconds: float | None = None) -> Retry:
     """Try again while the server is away, for so long in all."""
     from google.api_core import exceptions as e
     from google.api_core.retry import Retry, if_exception_type
 
     passing = if_exception_type(e.Aborted, e.InternalServerError, e.ServiceUnavailable, e.ResourceExhausted)
-    return Retry(predicate=passing, initial=0.1, maximum=2.0, timeout=seconds)
+    return Retry(
+        predicate=passing, initial=0.1, maximum=2.0, timeout=RETRY_SECONDS if seconds is None else seconds
+    )
 
 
 def subscriber(connection: PubSubConnection) -> SubscriberClient:

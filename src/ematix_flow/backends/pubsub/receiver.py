@@ -20,7 +20,7 @@ from google.api_core import exceptions as e
 from google.pubsub_v1 import PullResponse, SubscriberClient
 
 from ematix_flow.backends.pubsub.clients import CALL_SECONDS, briefly, close
-from ematix_flow.backends.pubsub.failures import PASSING, explained, understood
+from ematix_flow.backends.pubsub.failures import AWAY, PASSING, explained, understood
 from ematix_flow.backends.pubsub.leases import Leases
 from ematix_flow.backends.pubsub.names import short
 from ematix_flow.backends.pubsub.source import Subscription
@@ -49,10 +49,8 @@ class PubSubReceiver(Receiver):
         connection: PubSubConnection,
         client: SubscriberClient,
         subscription: Subscription,
-        patience: float = PATIENCE,
     ) -> None:
         self._connection, self._client, self._subscription = connection, client, subscription
-        self._patience = patience
         self._leases = Leases()
         self._ready: deque[Message] = deque()
         self._puller = ThreadPoolExecutor(1, thread_name_prefix="pubsub-pull")
@@ -107,9 +105,9 @@ class PubSubReceiver(Receiver):
         """Wait a little; CannotConnect when it has been away for too long."""
         now = time.monotonic()
         self._away_since = self._away_since or now
-        if now - self._away_since >= self._patience:
+        if now - self._away_since >= PATIENCE:
             raise explained(self._connection, "pull messages", CannotConnect, error) from error
-        self._closed.wait(min(1.0, self._patience / 4))
+        self._closed.wait(min(1.0, PATIENCE / 4))
 
     def _message(self, received: Any) -> Message:
         message = received.message
@@ -129,9 +127,16 @@ class PubSubReceiver(Receiver):
     # -------------------------------------------------------------- acknowledging
 
     def acknowledge(self, receipts: Sequence[Any]) -> bool | None:
-        """True where the subscription delivers exactly once; else what is done may still come again."""
+        """True where the subscription delivers exactly once; else what is done may still come again.
+
+        What a service that is away was not told comes again for certain.
+        """
         with understood(self._connection, "acknowledge messages", SourceFailed):
-            done = self._tell(receipts, self._client.acknowledge)
+            try:
+                done = self._tell(receipts, self._client.acknowledge)
+            except AWAY as error:
+                _log.warning("Pub/Sub was not told that %d messages are done: %s", len(receipts), error)
+                done = False
         self._leases.end(receipts)
         return done and self._subscription.exactly_once
 

@@ -102,6 +102,8 @@ class PubSubSource(Received):
                     request=request, retry=briefly(), timeout=CALL_SECONDS
                 )
                 found = [names.short(each) for each in next(iter(pages.pages)).subscriptions]
+                if not found:
+                    client.get_topic(request={"topic": topic}, retry=briefly(), timeout=CALL_SECONDS)
             except (NotFound, PermissionDenied):
                 return SourceFailed(
                     f"project {project!r} has no subscription {name!r}",

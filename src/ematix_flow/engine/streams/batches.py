@@ -130,7 +130,8 @@ class BatchLoader:
     def _stage(self, batch: BatchName, incoming: DataFrame, report: BatchReport) -> tuple[DataFrame, Seen]:
         with report.timed("stage"):
             try:
-                return incoming, self._stage_all(batch, incoming)
+                with self.world.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
+                    return incoming, self._stage_all(batch, incoming)
             except FlowError as error:
                 if self.spec.on_error == "fail" or not _is_of_rows(error):
                     raise

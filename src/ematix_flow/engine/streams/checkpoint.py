@@ -57,7 +57,7 @@ class Checkpoint:
         return EngineError(
             f"the checkpoint {self.folder} is damaged: {name} cannot be read",
             state="the targets are as their ledgers say",
-            next_step="move that folder away and start again: the stream goes on where the target's ledger ends",
+            next_step="move that folder away and start again: the stream goes on where the ledger ends",
         )
 
 

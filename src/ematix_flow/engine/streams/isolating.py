@@ -77,7 +77,10 @@ def _unloadable(row: dict[str, object], reason: errors.FlowError) -> Unloadable:
     from ematix_flow.engine.streams.batches import Unloadable
 
     row.pop(_HASH, None)
-    stage = "write" if isinstance(reason, errors.RowRejected) else "transform"
+    refused = (
+        isinstance(reason, errors.RowRejected) and reason.__cause__ is None
+    )  # by the table, not by Spark
+    stage = "write" if refused else "transform"
     return Unloadable(stage, reason.what, row)
 
 

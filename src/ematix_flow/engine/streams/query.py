@@ -59,7 +59,7 @@ class StreamQuery:
     _loader: BatchLoader | None
 
     def start(self, spark: SparkSession, failure: Callable[[Exception], FlowError]) -> None:
-        """Start it; errors of Spark become ours by ``failure``."""
+        """Start it; what Spark or a batch fails of becomes an error of ours by ``failure``."""
         self._translate = failure
         settings = {
             "spark.sql.streaming.pollingDelay": f"{max(self._idle_pause_ms, 1)}ms",
@@ -145,7 +145,7 @@ class StreamQuery:
             self._load(frame, number)
         except BaseException as error:
             if not isinstance(error, _Stopping) and self._failure is None:
-                self._failure = error
+                self._failure = self._translate(error) if isinstance(error, Exception) else error
             raise
         finally:
             self._idle.set()

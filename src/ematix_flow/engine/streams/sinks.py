@@ -1,4 +1,4 @@
-"""Where a batch of a stream goes: a table, by staging and one transaction, or a broker, by confirmed messages.
+"""Where a batch of a stream goes: a table, by staging and a transaction, or a broker, by confirmed messages.
 
 `stage` does all the work that can be thrown away; `commit` is the one step that counts. A batch that was
 committed before is known by its key, and nothing happens.
@@ -41,7 +41,7 @@ class BatchName:
     pipeline: str
     query: str
     number: int
-    position: str
+    position: str | None
     started_at: str | None = None  # the positions that it begins at
 
     @property
@@ -93,10 +93,10 @@ class TableSink(Sink):
     def table(self) -> TableSpec:
         return self.plan.table
 
-    def prepare(self, pipeline: str) -> list[str]:
-        """Make what ledger and watermarks need; what a crashed run had left is dropped."""
+    def prepare(self, pipeline: str, *, sweep: bool) -> list[str]:
+        """Make what ledger and watermarks need; with ``sweep`` drop what a crashed run had left."""
         self.target.change_table(self.table, TablePlan())
-        return self.target.sweep(pipeline, self.label)
+        return self.target.sweep(pipeline, self.label) if sweep else []
 
     def stage_rows(self, batch: BatchName, rows: DataFrame) -> None:
         staging = self._open(batch)
@@ -128,7 +128,7 @@ class TableSink(Sink):
             loaded_at=dt.datetime.now(dt.timezone.utc),
             matching=self.plan.matching,
             batch_key=batch.key,
-            positions=(batch.started_at, batch.position),
+            positions=(batch.started_at, batch.position) if batch.position is not None else None,
             files=target.files,
             partition_by=target.partition_by,
             changes=self.changes,

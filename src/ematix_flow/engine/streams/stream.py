@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ematix_flow.backends.checkpoints import write_checkpoint
 from ematix_flow.backends.payloads.base import Payload
 from ematix_flow.backends.streams import Reading, Received, ReceivedFiles, SparkStream, StreamSource
 from ematix_flow.engine.failures import translate
@@ -81,7 +83,8 @@ class Stream:
         except FlowError as error:
             raise error.at(self.spec.where) from error.__cause__
 
-    def _plan(self) -> StreamPlan:
+    def _plan(self, with_targets: bool = True) -> StreamPlan:
+        """Without targets: each that may fail alone is planned by itself."""
         spec = self.spec
         for source, declared in zip(self.sources, spec.sources, strict=True):
             source.check(self._reading(declared))
@@ -97,7 +100,7 @@ class Stream:
         if columns is None and payloads[0] is None:
             columns, said_by = self._columns_of_rows()
         plan = StreamPlan(spec, columns, said_by, payloads)
-        if columns is None:
+        if columns is None or not with_targets:
             return plan
         return replace(plan, targets=plan_targets(spec, self.world, columns, self.lookups.views()))
 
@@ -113,15 +116,22 @@ class Stream:
         return columns, "those of the source"
 
     def _reading(self, source: StreamSourceSpec, resume: str | None = None) -> Reading:
+        connection = self.world.backend(source.connection).connection
         return Reading(
             query=source.query,
-            starting=source.starting or "",
+            starting=source.starting or getattr(connection, "auto_offset_reset", "") or "earliest",
             resume=resume,
             max_rows=self.spec.max_rows_per_batch,
             fail_on_data_loss=self.spec.fail_on_data_loss,
             options=dict(source.options),
             files=source.files,
         )
+
+    def loaders(self, incoming: DataFrame) -> list[BatchLoader]:
+        """Loaders for messages that come by hand, one for each group of targets that moves together."""
+        plan = self.plan()
+        parts = [_Part(self, plan, group, n, (), aside=True) for n, group in enumerate(self._groups())]
+        return [part.loader(incoming) for part in parts]
 
     # -------------------------------------------------------------- running
 
@@ -134,15 +144,12 @@ class Stream:
 
     def _run(self) -> None:
         self.place.make()
-        plan = self._plan()
+        groups = self._groups()
+        plan = self._plan(with_targets=len(groups) == 1)
         if self.spec.lookups:
             self.lookups.start()
         with ExitStack() as leaving:
             leaving.callback(self.lookups.stop)
-            groups = self._groups()
-            run_id = uuid.uuid4()
-            for target in self.spec.targets:
-                leaving.enter_context(self._lock(target, run_id))
             spools = self._open_spools(len(groups), leaving)
             self._run_parts([_Part(self, plan, group, number, spools) for number, group in enumerate(groups)])
 
@@ -151,7 +158,7 @@ class Stream:
         targets = self.spec.targets
         return [(target,) for target in targets] if self.spec.continue_on_target_failure else [targets]
 
-    def _lock(self, target: StreamTargetSpec, run_id: uuid.UUID) -> AbstractContextManager[object]:
+    def lock(self, target: StreamTargetSpec, run_id: uuid.UUID) -> AbstractContextManager[object]:
         if self.world.backend(target.connection).message_target() is not None:
             return held_here(self.spec.name, target.label, run_id)
         return self.world.target(target.connection).lock(self.spec.name, target.label, run_id)
@@ -193,8 +200,11 @@ class _Part:
         group: tuple[StreamTargetSpec, ...],
         number: int,
         spools: Sequence[SharedSpool | None],
+        *,
+        aside: bool = False,
     ) -> None:
         self.stream, self.plan, self.group, self.number, self.spools = stream, plan, group, number, spools
+        self.aside = aside  # beside a run that may be at work: nothing of others is touched
         self.label = group[0].label if len(stream.spec.targets) > 1 and len(group) == 1 else "all"
         self.checkpoint = Checkpoint(stream.place.checkpoint(self.label))
         for spool in spools:
@@ -202,21 +212,38 @@ class _Part:
                 spool.begin(number, self.checkpoint)
 
     def run(self) -> None:
+        with ExitStack() as locks:
+            run_id = uuid.uuid4()
+            for target in self.group:
+                locks.enter_context(self.stream.lock(target, run_id))
+            self._run()
+
+    def _run(self) -> None:
         stream, spark = self.stream, self.stream.world.spark()
         sources = self._follow()
-        loader = self._loader(self.plan) if self.plan.columns is not None else None
+        known = self._loader(self._planned(self.plan)) if self.plan.columns is not None else None
         query = StreamQuery(
             f"{stream.spec.name} {self.label}",
             sources,
             self.checkpoint,
-            lambda incoming: loader or self._loader_of(incoming),
+            lambda incoming: known or self._loader_of(incoming),
             once=stream.once,
             idle_pause_ms=stream.spec.idle_pause_ms,
             report=stream.report,
             stop=stream.stop,
         )
-        query.start(spark, lambda error: translate(error, what=f"stream {stream.spec.name!r}", source=True))
+        query.start(spark, self._failure)
         query.wait()
+
+    def _failure(self, error: Exception) -> FlowError:
+        """A source may know better what Spark's words about it mean."""
+        stream = self.stream
+        said = f"{error}\n{error.__cause__}" if error.__cause__ is not None else str(error)
+        for source, declared in zip(stream.sources, stream.spec.sources, strict=True):
+            found = source.failure(stream._reading(declared), said)
+            if found is not None:
+                return found
+        return translate(error, what=f"stream {stream.spec.name!r}", source=True)
 
     def run_on(self, failures: list[FlowError]) -> None:
         """Again and again: a target that fails does not stop the others, and catches up when it is back."""
@@ -235,6 +262,11 @@ class _Part:
     def _follow(self) -> list[Followed]:
         stream = self.stream
         resume = self._resume() if self.checkpoint.is_new else (None,) * len(stream.sources)
+        if resume[0] is not None and stream.sources[0].kind_of_rows == "columns":
+            shutil.rmtree(self.checkpoint.folder, ignore_errors=True)
+            self.checkpoint.folder.parent.mkdir(parents=True, exist_ok=True)
+            write_checkpoint(self.checkpoint.folder, [resume[0]])
+            resume = (None,)
         followed: list[Followed] = []
         for source, declared, position, spool in zip(
             stream.sources, stream.spec.sources, resume, self.spools, strict=True
@@ -276,6 +308,20 @@ class _Part:
 
     # -------------------------------------------------------------- the loader
 
+    def loader(self, incoming: DataFrame) -> BatchLoader:
+        if self.plan.columns is None:
+            return self._loader_of(incoming)
+        return self._loader(self._planned(self.plan))
+
+    def _planned(self, plan: StreamPlan) -> StreamPlan:
+        """The plan with this part's targets."""
+        if plan.targets:
+            return plan
+        stream = self.stream
+        assert plan.columns is not None
+        own = replace(stream.spec, targets=self.group)
+        return replace(plan, targets=plan_targets(own, stream.world, plan.columns, stream.lookups.views()))
+
     def _loader_of(self, incoming: DataFrame) -> BatchLoader:
         """The loader, now that there are messages to look at."""
         stream, payloads = self.stream, self.plan.payloads
@@ -289,9 +335,7 @@ class _Part:
                 if pinned is None:
                     return self._loader_of_nothing(payloads)
             stream.place.pin_columns(pinned)
-        columns = pinned
-        targets = plan_targets(stream.spec, stream.world, columns, stream.lookups.views())
-        plan = replace(self.plan, columns=columns, targets=targets, columns_by="found in the first messages")
+        plan = self._planned(replace(self.plan, columns=pinned, columns_by="found in the first messages"))
         stream.note(str(plan))
         return self._loader(plan)
 
@@ -324,7 +368,7 @@ class _Part:
         messages = stream.world.backend(target.connection).message_target()
         if messages is None:
             sink = TableSink(plan, stream.world.target(target.connection))
-            for left in sink.prepare(stream.spec.name):
+            for left in sink.prepare(stream.spec.name, sweep=not self.aside):
                 stream.note(f"removed staging that an interrupted run had left: {left}")
             return sink
         from ematix_flow.backends.payloads.codecs import encoder_for

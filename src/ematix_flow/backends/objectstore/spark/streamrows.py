@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ematix_flow.backends.objectstore.catalog import ReadableTable
 from ematix_flow.backends.objectstore.csvtypes import cell_as
 from ematix_flow.backends.objectstore.footers import FileColumn, footers
+from ematix_flow.backends.objectstore.partitions import partition_columns
 from ematix_flow.backends.objectstore.sourcefiles import SourceFile
 from ematix_flow.backends.objectstore.spark.columnar import columnar_frame
 from ematix_flow.backends.objectstore.spark.csvframes import csv_cells
@@ -65,19 +66,29 @@ def pinned_frame(
 ) -> DataFrame:
     """The rows of files that others wrote, in the columns that are given."""
     names = [column.name for column in columns]
-    if format == "csv":
-        found = csv_cells(spark, table, csv, names)
-    elif format == "json_lines":
-        found = json_texts(spark, table, json, names)
-    else:
-        found = None
-        frames = [_columnar(spark, one, format, columns) for one in _alike(table, format, names)]
-        if frames:
-            return union(frames)
-    if found is None:
-        fields = ", ".join(f"{quoted(c.name)} {_SPARK.type_name(c.type)}" for c in columns)
-        return spark.createDataFrame([], fields)
-    return pinned(found, columns, quoted(FILE_COLUMN))
+    frames: list[DataFrame] = []
+    for part in _by_partitions(table):
+        if format == "csv":
+            found = csv_cells(spark, part, csv, names)
+        elif format == "json_lines":
+            found = json_texts(spark, part, json, names)
+        else:
+            frames += [_columnar(spark, one, format, columns) for one in _alike(part, format, names)]
+            continue
+        frames += [] if found is None else [pinned(found, columns, quoted(FILE_COLUMN))]
+    if frames:
+        return union(frames)
+    return spark.createDataFrame(
+        [], ", ".join(f"{quoted(c.name)} {_SPARK.type_name(c.type)}" for c in columns)
+    )
+
+
+def _by_partitions(table: ReadableTable) -> list[ReadableTable]:
+    """A stream takes files as they come: some in folders of partitions, some in none."""
+    groups: dict[tuple[str, ...], list[SourceFile]] = defaultdict(list)
+    for file in table.files:
+        groups[tuple(partition_columns(file.name))].append(file)
+    return [replace(table, files=tuple(files)) for files in groups.values()]
 
 
 def _alike(table: ReadableTable, format: str, names: Sequence[str]) -> list[ReadableTable]:

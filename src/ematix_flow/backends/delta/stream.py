@@ -1,0 +1,239 @@
+"""A Delta table as the source of a stream: the rows that are in it, then those that come, or its changes.
+
+Spark follows the table by itself, version by version. Delta's stream is one of rows that are added: a
+version that updates or deletes some stops it, unless such versions are skipped or the changes themselves
+are what is read.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.delta.log import first_and_last
+from ematix_flow.backends.delta.tables import DeltaTables
+from ematix_flow.backends.query_tables import Name
+from ematix_flow.backends.source_options import count, flag, known_options
+from ematix_flow.backends.stores.base import Store
+from ematix_flow.backends.streams import Reading, SparkStream
+from ematix_flow.errors import DeclarationError, FlowError, SourceFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# ours -> Delta's
+_FLAGS = {
+    "skip_change_commits": "skipChangeCommits",
+    "ignore_changes": "ignoreChanges",
+    "ignore_deletes": "ignoreDeletes",
+    "change_feed": "readChangeFeed",
+}
+_COUNTS = {"max_files_per_trigger": "maxFilesPerTrigger"}
+_SIZES = {"max_bytes_per_trigger": "maxBytesPerTrigger"}
+_VERSION = "starting_version"
+_OTHER_NAMES = {"readchangefeed": "change_feed"}
+_SIZE = re.compile(r"[1-9][0-9]*[bkmgt]?b?", re.IGNORECASE)
+_SAID = re.compile(r"\[((?:DELTA|DIFFERENT_DELTA)_\w+)[^\]]*\] (.*?)(?: SQLSTATE|\n===|\Z)", re.DOTALL)
+_AT_VERSION = re.compile(r"at version (\d+)")
+
+_WHOLE = -1  # the index of a position that ends with a version
+
+
+class DeltaStream(SparkStream):
+    """Tables under one root: ``sales.orders`` and ``sales/orders`` are the folder ``sales/orders``."""
+
+    kind_of_rows = "columns"
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._tables = store, DeltaTables(store)
+
+    def check(self, reading: Reading) -> None:
+        options = _options(reading)
+        folder = self._folder(reading)
+        version = options.get("startingVersion", "")
+        if version.isdigit():
+            self._require_version(reading, folder, int(version))
+
+    def frame(self, spark: SparkSession, reading: Reading) -> DataFrame:
+        options = _options(reading)
+        folder = self._folder(reading)
+        if reading.resume is not None:
+            options = {**_without_start(options), **self._resumed(spark, reading, folder)}
+        reader = spark.readStream.format("delta").options(**options)
+        return reader.load(self._store.uri(folder))
+
+    def sample(self, spark: SparkSession, reading: Reading, rows: int) -> DataFrame:
+        return spark.read.format("delta").load(self._store.uri(self._folder(reading))).limit(rows)
+
+    def failure(self, reading: Reading, said: str) -> FlowError | None:
+        found = _SAID.search(said)
+        if found is None:
+            return None
+        error, what = found[1], " ".join(found[2].split()).rstrip(".")
+        at = _AT_VERSION.search(what)
+        where = f"{reading.query!r}" + (f" at version {at[1]}" if at else "")
+        for sign, told, step in _FAILURES:
+            if error.startswith(sign):
+                return SourceFailed(told.format(where=where, what=what), next_step=step)
+        return SourceFailed(f"the stream of {reading.query!r} failed: {what}")
+
+    def _folder(self, reading: Reading) -> str:
+        return self._tables.folder(_name(reading.query))
+
+    # -------------------------------------------------------------- going on from a position
+
+    def _resumed(self, spark: SparkSession, reading: Reading, folder: str) -> dict[str, str]:
+        """The options that go on after a position. SourceFailed where only a checkpoint can."""
+        position = _position(reading)
+        table = self._table_id(spark, folder)
+        if position["reservoirId"] != table:
+            raise SourceFailed(
+                f"the stream has read {reading.query!r} as table {position['reservoirId']}, and there it is "
+                f"table {table} now: it was dropped and made anew",
+                next_step="give the stream another name, so that it begins with the new table",
+            )
+        version, index = int(position["reservoirVersion"]), int(position["index"])
+        if position.get("isStartingVersion"):
+            if index == _WHOLE:
+                return {}
+            raise _only_by_checkpoint(reading, f"within the rows that version {version} had")
+        if index != _WHOLE:
+            raise _only_by_checkpoint(reading, f"within version {version}")
+        if version > first_and_last(self._store, folder)[1]:
+            # Delta takes no version that is to come, and "latest" would lose one that comes meanwhile
+            raise _only_by_checkpoint(reading, f"behind version {version - 1}, its last")
+        self._require_version(reading, folder, version)
+        return {"startingVersion": str(version)}
+
+    def _table_id(self, spark: SparkSession, folder: str) -> str:
+        path = self._store.uri(folder).replace("`", "``")
+        return str(spark.sql(f"DESCRIBE DETAIL delta.`{path}`").collect()[0]["id"])
+
+    def _require_version(self, reading: Reading, folder: str, version: int) -> None:
+        first, last = first_and_last(self._store, folder)
+        if not first <= version <= last:
+            raise SourceFailed(
+                f"{reading.query!r} has no version {version}: its log tells of {first} to {last}",
+                next_step="start with one of these, or with earliest, which begins with all rows of now",
+            )
+
+
+def _name(query: str) -> Name:
+    return (query.strip("/"),) if "/" in query else tuple(query.split("."))
+
+
+def _position(reading: Reading) -> dict[str, Any]:
+    try:
+        found = json.loads(reading.resume or "")
+        assert {"reservoirId", "reservoirVersion", "index"} <= found.keys()
+    except (ValueError, AssertionError, AttributeError) as error:
+        raise SourceFailed(
+            f"the stream of {reading.query!r} cannot go on from {reading.resume!r}: "
+            "that is no position in a Delta table",
+            next_step="give the stream another name, so that it begins anew",
+        ) from error
+    return dict(found)
+
+
+def _only_by_checkpoint(reading: Reading, where: str) -> SourceFailed:
+    return SourceFailed(
+        f"the stream of {reading.query!r} ended {where}, and only its checkpoint can go on from there",
+        next_step="bring the checkpoint back, or give the stream another name, so that it begins anew",
+    )
+
+
+# ------------------------------------------------------------------ options
+
+
+def _options(reading: Reading) -> dict[str, str]:
+    """Delta's options; DeclarationError for one that there is not, or that makes no sense."""
+    named = {_OTHER_NAMES.get(key.replace("_", "").lower(), key): v for key, v in reading.options.items()}
+    given = known_options(named, (*_FLAGS, *_COUNTS, *_SIZES, _VERSION))
+    found = {delta: "true" for ours, delta in _FLAGS.items() if flag(given, ours)}
+    if "readChangeFeed" in found and len(found) > 1:
+        raise DeclarationError(
+            "change_feed reads updates and deletes as they are: skip_change_commits, ignore_changes and "
+            "ignore_deletes do not go with it"
+        )
+    found |= {delta: str(count(given, ours, 1)) for ours, delta in _COUNTS.items() if ours in given}
+    for ours, delta in _SIZES.items():
+        if ours in given and not _SIZE.fullmatch(given[ours]):
+            raise DeclarationError(f"the option {ours!r} is a size, as in 512m, not {given[ours]!r}")
+        found |= {delta: given[ours]} if ours in given else {}
+    if not reading.fail_on_data_loss:
+        found["failOnDataLoss"] = "false"
+    return {**found, **_start(reading, given)}
+
+
+def _start(reading: Reading, given: Mapping[str, str]) -> dict[str, str]:
+    version = given.get(_VERSION)
+    if version is not None:
+        if not (version.isascii() and version.isdigit()):
+            raise DeclarationError(f"the option {_VERSION!r} is a version's number, not {version!r}")
+        return {"startingVersion": version}
+    if isinstance(reading.starting, dt.datetime):
+        moment = reading.starting
+        zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
+        return {"startingTimestamp": zoned.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S.%f")}
+    return {"startingVersion": "latest"} if reading.starting == "latest" else {}
+
+
+def _without_start(options: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in options.items() if not key.startswith("starting")}
+
+
+_FAILURES = (
+    (
+        "DELTA_SOURCE_TABLE_IGNORE_CHANGES",
+        "rows of {where} were updated or replaced, and a stream reads rows that are added",
+        "options={'change_feed': True} reads updates and deletes as rows of their own; "
+        "options={'skip_change_commits': True} passes over such versions. A load that replaces or merges "
+        "is such a version",
+    ),
+    (
+        "DELTA_SOURCE_IGNORE_DELETE",
+        "rows of {where} were deleted, and a stream reads rows that are added",
+        "options={'change_feed': True} reads deletes as rows of their own; "
+        "options={'skip_change_commits': True} passes over such versions",
+    ),
+    (
+        "DELTA_MISSING_CHANGE_DATA",
+        "the changes of {where} were not recorded: {what}",
+        "let the table record them, by  ALTER TABLE … SET TBLPROPERTIES (delta.enableChangeDataFeed = true), "
+        "and start with a later version",
+    ),
+    (
+        "DELTA_VERSION_NOT_FOUND",
+        "{where} has no longer, or not yet, the version to start with: {what}",
+        "start with a version that there is, or with earliest, which begins with all rows of now",
+    ),
+    (
+        "DELTA_TIMESTAMP_GREATER_THAN_COMMIT",
+        "{where} has no version since the moment to start with: {what}",
+        "start with an earlier moment, or with latest",
+    ),
+    (
+        "DIFFERENT_DELTA_TABLE",
+        "{where} is another table now than the one which the stream has read: it was dropped and made anew",
+        "give the stream another name, so that it begins with the new table",
+    ),
+    (
+        "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE",
+        "a column of {where} was renamed, dropped or got another type, and the stream cannot go on over that",
+        "give the stream another name, so that it begins with the table as it is now",
+    ),
+    (
+        "DELTA_SCHEMA_CHANGED",
+        "the columns of {where} have changed while the stream ran: {what}",
+        "start the stream again: it goes on where it was, with the new columns",
+    ),
+    (
+        "DELTA_MISSING_FILES_UNEXPECTED_VERSION",
+        "{where} has lost versions that the stream has not read: {what}",
+        "give the stream another name, so that it begins with all rows of now; keep logs for longer than a "
+        "stream may rest",
+    ),
+)

@@ -1,0 +1,49 @@
+"""One Kafka cluster behind a connection."""
+
+from __future__ import annotations
+
+from ematix_flow.backends.base import Backend
+from ematix_flow.backends.capabilities import Capabilities
+from ematix_flow.backends.kafka.cluster import Cluster
+from ematix_flow.backends.kafka.target import KafkaTarget
+from ematix_flow.backends.streams import StreamSource
+from ematix_flow.errors import ConfigError
+from ematix_flow.spec.connections import Connection
+from ematix_flow.spec.connections.brokers import KafkaConnection
+
+
+class KafkaBackend(Backend):
+    """Topics are followed by streams and sent to; a batch pipeline has nothing to read or load here."""
+
+    kind = "kafka"
+    capabilities = Capabilities()
+    jar_groups: tuple[str, ...] = ("kafka",)
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        if not isinstance(connection, KafkaConnection):
+            raise ConfigError(f"connection {connection.name!r} is {connection.kind}, not kafka")
+        self.cluster = Cluster(connection)
+        if connection.msk_iam_region:
+            self.jar_groups = ("kafka", "msk", "s3")  # the last for the AWS SDK that both share
+
+    def check(self) -> str:
+        """Kafka tells a client no version of its own; the cluster's id and size are what it says."""
+        there = self.cluster.metadata()
+        count = len(there.brokers)
+        brokers = "1 broker" if count == 1 else f"{count} brokers"
+        id_shown = f"cluster {there.cluster_id}, " if there.cluster_id else ""
+        return f"Kafka ({id_shown}{brokers}) at {self.cluster.connection.bootstrap_servers}"
+
+    def identity(self) -> str:
+        there = self.cluster.metadata().cluster_id
+        servers = sorted(name.strip() for name in self.cluster.connection.bootstrap_servers.split(","))
+        return f"{self.kind}:{there or ','.join(servers)}"
+
+    def stream_source(self) -> StreamSource:
+        from ematix_flow.backends.kafka.spark import KafkaSource
+
+        return KafkaSource(self.cluster)
+
+    def message_target(self) -> KafkaTarget:
+        return KafkaTarget(self.cluster)

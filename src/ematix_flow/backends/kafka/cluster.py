@@ -1,0 +1,181 @@
+"""A cluster as the driver asks about it: topics, offsets, groups. Every question is bounded in time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, TypeVar
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec
+
+from ematix_flow.backends.kafka.failures import Told, cannot_connect, not_usable, refused
+from ematix_flow.backends.kafka.settings import client_settings
+from ematix_flow.errors import SourceFailed
+from ematix_flow.spec.connections.brokers import KafkaConnection
+
+SECONDS = 15.0
+Partition = tuple[str, int]
+T = TypeVar("T")
+_COORDINATOR = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
+
+
+class Unstable(SourceFailed):
+    """A transaction that commits what was asked for is still open."""
+
+
+class _Passing(SourceFailed):
+    """A broker takes over the group, or has just begun: it answers soon."""
+
+
+class Cluster:
+    """Opens a client when it is first asked. Holds threads of librdkafka: never pickled."""
+
+    def __init__(self, connection: KafkaConnection, seconds: float = SECONDS) -> None:
+        self.connection = connection
+        self._seconds = seconds
+        self._told = Told()
+        self._client: AdminClient | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def admin(self) -> AdminClient:
+        with self._lock:
+            if self._client is None:
+                settings = {**client_settings(self.connection), "error_cb": self._told}
+                try:
+                    self._client = AdminClient(settings)
+                except (KafkaException, ValueError, TypeError) as error:
+                    raise not_usable(self.connection, error) from error
+            return self._client
+
+    def metadata(self) -> ClusterMetadata:
+        """Brokers and topics. CannotConnect, soon, when every broker is known to be away."""
+        admin, deadline = self.admin, time.monotonic() + self._seconds
+        told = self._told
+        told.clear()
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return admin.list_topics(timeout=max(0.1, min(left, 1.0)))
+            except KafkaException as error:
+                admin.poll(0)
+                answered = error.args[0]
+                waits = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
+                if answered.code() not in waits and not answered.retriable():
+                    raise refused(self.connection, "list topics", answered) from error
+                given_up = told.nobody_answers and told.reason is not None
+                if given_up or time.monotonic() >= deadline:
+                    raise cannot_connect(self.connection, told, self._seconds) from error
+
+    def topics(self) -> dict[str, list[int]]:
+        """Every topic that this user sees, with its partitions."""
+        there = self.metadata().topics
+        return {name: sorted(topic.partitions) for name, topic in there.items()}
+
+    def ends(self, partitions: Iterable[Partition], *, committed: bool = True) -> dict[Partition, int]:
+        """The offset after the last message, by default as readers of committed messages see it."""
+        return self._offsets(partitions, OffsetSpec.latest(), committed=committed)
+
+    def beginnings(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        return self._offsets(partitions, OffsetSpec.earliest(), committed=False)
+
+    def since(self, partitions: Iterable[Partition], milliseconds: int) -> dict[Partition, int]:
+        """The first offset at or after a moment; -1 where there is none."""
+        return self._offsets(partitions, OffsetSpec.for_timestamp(milliseconds), committed=False)
+
+    def _offsets(
+        self, partitions: Iterable[Partition], which: OffsetSpec, *, committed: bool
+    ) -> dict[Partition, int]:
+        asked = {TopicPartition(topic, number): which for topic, number in partitions}
+        if not asked:
+            return {}
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        answers = self.admin.list_offsets(asked, isolation_level=level, request_timeout=self._seconds)
+        return {
+            (each.topic, each.partition): int(self.answer(answer, f"read offsets of {each.topic}").offset)
+            for each, answer in answers.items()
+        }
+
+    def committed(
+        self,
+        group: str,
+        partitions: Iterable[Partition] | None = None,
+        *,
+        stable: bool = False,
+        patience: float | None = None,
+    ) -> dict[Partition, tuple[int, str]]:
+        """What a group has committed, there or everywhere: offset and metadata where there is one.
+
+        With ``stable`` a transaction that commits offsets of the group is waited for; Unstable when it
+        is still open after ``patience`` seconds.
+        """
+        asked = None
+        if partitions is not None:
+            asked = [TopicPartition(topic, number) for topic, number in partitions]
+            if not asked:
+                return {}
+        deadline = time.monotonic() + (patience if patience is not None else self._seconds)
+        while True:
+            try:
+                return self._committed(group, asked, stable)
+            except (Unstable, _Passing):
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.05)
+
+    def _committed(
+        self, group: str, asked: list[TopicPartition] | None, stable: bool
+    ) -> dict[Partition, tuple[int, str]]:
+        doing = f"read the offsets of group {group!r}"
+        answers = self.admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, asked)], require_stable=stable, request_timeout=self._seconds
+        )
+        found = self.answer(answers[group], doing).topic_partitions
+        for each in found:
+            if each.error is not None:
+                raise self._source_failure(doing, each.error)
+        return {(p.topic, p.partition): (p.offset, p.metadata or "") for p in found if p.offset >= 0}
+
+    def answer(self, future: Future[Any], doing: str) -> Any:
+        """What a broker answers; an error of ours when it refuses or does not."""
+        try:
+            return future.result(self._seconds + 1)
+        except KafkaException as error:
+            raise self._source_failure(doing, error.args[0]) from error
+        except FutureTimeout as error:
+            raise cannot_connect(self.connection, self._told, self._seconds) from error
+
+    def _source_failure(self, doing: str, error: KafkaError) -> Exception:
+        away = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
+        if error.code() in away:
+            self.admin.poll(0)
+            return cannot_connect(self.connection, self._told, self._seconds)
+        failure = refused(self.connection, doing, error)
+        kind = SourceFailed
+        if error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT:
+            kind = Unstable
+        elif error.code() in _COORDINATOR:
+            kind = _Passing
+        return kind(failure.what, next_step=failure.next_step)
+
+
+def by_topic(offsets: Mapping[Partition, T]) -> dict[str, dict[int, T]]:
+    """The same, topic by topic."""
+    out: dict[str, dict[int, T]] = {}
+    for (topic, number), value in offsets.items():
+        out.setdefault(topic, {})[number] = value
+    return out

@@ -1,0 +1,73 @@
+"""Kafka used directly: ``KafkaBackend.open("localhost:9092").iter_arrow_stream("events")``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ematix_flow.backends.kafka.backend import KafkaBackend as Cluster
+from ematix_flow.backends.kafka.receiver import KafkaReceiver
+from ematix_flow.backends.notebooks import MessageBackend
+from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.backends.streams import Message, Reading, Receiver, Sender
+from ematix_flow.errors import UsageError
+from ematix_flow.spec.connections import Connection
+from ematix_flow.spec.connections.brokers import KafkaConnection
+from ematix_flow.spec.connections.registries import SchemaRegistryConnection
+
+
+class KafkaBackend(MessageBackend):
+    """A cluster. Reads every partition from where ``group_id`` has committed; never joins the group."""
+
+    numeric_positions = True
+
+    def __init__(self, connection: KafkaConnection) -> None:
+        super().__init__(payload_of(connection))
+        self._kafka = Cluster(connection)
+
+    @classmethod
+    def open(cls, bootstrap_servers: str | Sequence[str], **fields: Any) -> KafkaBackend:
+        """``fields`` are those of a Kafka connection, as ``group_id`` and ``sasl_plain_username``."""
+        given = {"name": "notebook", "bootstrap_servers": bootstrap_servers, **fields}
+        connection = KafkaConnection(**{name: value for name, value in given.items() if value is not None})
+        if isinstance(connection.schema_registry, str) and connection.schema_registry:
+            raise UsageError(
+                "schema_registry is a name, which is known to pipelines only",
+                next_step="give schema_registry_url, or a SchemaRegistryConnection",
+            )
+        return cls(connection)
+
+    def ping(self) -> str:
+        return self._kafka.check()
+
+    def _receiver(self, place: str) -> Receiver:
+        return KafkaReceiver(self._kafka.cluster, Reading(place))
+
+    def _sender(self, place: str) -> Sender:
+        target = self._kafka.message_target()
+        target.check_place(place)
+        return target.sender(place, {})
+
+    def _receipts(self, messages: Sequence[Message]) -> Sequence[Any]:
+        """The last of each partition: it covers all before."""
+        last = {(message.topic, message.partition): message.receipt for message in messages}
+        return list(last.values())
+
+
+def payload_of(connection: KafkaConnection, topic: str = "") -> Payload:
+    """How an expanded connection says that payloads are written."""
+    return Payload(connection.payload_format or "json", registry_of(connection), topic)
+
+
+def registry_of(connection: KafkaConnection) -> Connection | None:
+    """The schema registry that an expanded connection names, in its long or its short form."""
+    if isinstance(connection.schema_registry, Connection):
+        return connection.schema_registry
+    if not connection.schema_registry_url:
+        return None
+    return SchemaRegistryConnection(
+        name=f"{connection.name}_registry",
+        url=connection.schema_registry_url,
+        basic_auth_user=connection.schema_registry_basic_auth_user,
+        basic_auth_password=connection.schema_registry_basic_auth_password,
+    )

@@ -1,0 +1,185 @@
+"""Positions in topics: Spark's JSON of them, and where a stream that has none begins."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ematix_flow.backends.kafka.cluster import Cluster, Partition, by_topic
+from ematix_flow.backends.kafka.failures import create_command
+from ematix_flow.backends.kafka.settings import group_of
+from ematix_flow.backends.streams import Reading
+from ematix_flow.errors import SourceFailed, did_you_mean
+
+EARLIEST, LATEST = -2, -1  # in Spark's JSON
+
+
+@dataclass(frozen=True)
+class Topics:
+    """What a query names: topics, or with a leading ``^`` a pattern that whole names match."""
+
+    query: str
+
+    @property
+    def pattern(self) -> bool:
+        return self.query.lstrip().startswith("^")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name.strip() for name in self.query.split(",") if name.strip()))
+
+    def option(self) -> tuple[str, str]:
+        """How Spark's connector is told."""
+        if self.pattern:
+            return "subscribePattern", self.query.strip()
+        return "subscribe", ",".join(self.names)
+
+    def found(self, cluster: Cluster) -> dict[str, list[int]]:
+        """The topics that are there, with their partitions; SourceFailed when one is missing."""
+        there = cluster.topics()
+        if self.pattern:
+            try:
+                wanted = re.compile(self.query.strip())
+            except re.error as error:
+                raise SourceFailed(
+                    f"the pattern of topics {self.query!r} is wrong: {error}",
+                    next_step="it is a regular expression that the whole name matches, as in  ^orders-.*",
+                ) from error
+            return {name: parts for name, parts in there.items() if wanted.fullmatch(name)}
+        if not self.names:
+            raise SourceFailed("a stream of Kafka needs a topic", next_step='source_query = "events"')
+        for name in self.names:
+            if name not in there:
+                shown = [each for each in there if not each.startswith("__")]
+                raise SourceFailed(
+                    f"there is no topic {name!r} in the Kafka cluster at "
+                    f"{cluster.connection.bootstrap_servers}.{did_you_mean(name, shown)}",
+                    next_step=create_command(cluster.connection, name),
+                )
+        return {name: there[name] for name in self.names}
+
+
+def parse(position: str) -> dict[Partition, int]:
+    """Spark's ``{"topic": {"0": 123}}``."""
+    try:
+        read = json.loads(position)
+        return {
+            (str(topic), int(number)): int(offset)
+            for topic, partitions in read.items()
+            for number, offset in partitions.items()
+        }
+    except (ValueError, AttributeError, TypeError) as error:
+        raise SourceFailed(
+            f"a position in Kafka cannot be read: {position[:200]}",
+            next_step='it has the form  {"topic": {"0": 123}}',
+        ) from error
+
+
+def text(offsets: Mapping[Partition, int]) -> str:
+    """The JSON that Spark takes and gives, in one order."""
+    topics = by_topic(offsets)
+    ordered = {
+        topic: {str(number): topics[topic][number] for number in sorted(topics[topic])}
+        for topic in sorted(topics)
+    }
+    return json.dumps(ordered, separators=(",", ":"))
+
+
+def starting(cluster: Cluster, reading: Reading) -> str:
+    """Spark's ``startingOffsets``: resume, else what the group has committed, else as it is asked for.
+
+    One word where it says all: a partition that appears in this moment is then no contradiction.
+    """
+    begins = _begins(cluster, reading)
+    kinds = set(begins.values())
+    if not kinds or kinds == {EARLIEST}:
+        return "earliest"
+    return "latest" if kinds == {LATEST} else text(begins)
+
+
+def resolved(cluster: Cluster, reading: Reading) -> dict[Partition, int]:
+    """The same as offsets that a consumer seeks to."""
+    begins = _begins(cluster, reading)
+    first = cluster.beginnings([each for each, offset in begins.items() if offset == EARLIEST])
+    last = cluster.ends([each for each, offset in begins.items() if offset == LATEST])
+    return {**begins, **first, **last}
+
+
+def _begins(cluster: Cluster, reading: Reading) -> dict[Partition, int]:
+    found = Topics(reading.query).found(cluster)
+    partitions = [(topic, number) for topic, numbers in found.items() for number in numbers]
+    if reading.resume is not None:
+        return _held(cluster, reading, parse(reading.resume), partitions)
+    group = group_of(cluster.connection)
+    committed = {each: offset for each, (offset, _) in cluster.committed(group, partitions).items()}
+    if not committed:
+        return _unread(cluster, reading, partitions)
+    begun = {topic for topic, _ in committed}
+    new = [each for each in partitions if each[0] not in begun]  # of topics nobody has read yet
+    return {**_held(cluster, reading, committed, partitions), **_unread(cluster, reading, new)}
+
+
+def _unread(cluster: Cluster, reading: Reading, partitions: list[Partition]) -> dict[Partition, int]:
+    """Where to begin without any position."""
+    moment = reading.starting
+    if isinstance(moment, dt.datetime):
+        if moment.tzinfo is None:
+            raise SourceFailed("the moment at which a stream starts has no time zone")
+        offsets = cluster.since(partitions, int(moment.timestamp() * 1000))
+        late = [each for each, offset in offsets.items() if offset < 0]  # nothing is that new yet
+        return {**offsets, **cluster.ends(late, committed=False)}
+    policy = moment if moment != "earliest" else cluster.connection.auto_offset_reset or "earliest"
+    if policy == "error" and partitions:
+        group = group_of(cluster.connection)
+        raise SourceFailed(
+            f"group {group!r} has no position in {reading.query!r}, and auto_offset_reset is 'error'",
+            next_step="set auto_offset_reset to earliest or latest for the first run, or commit a position "
+            f"with  kafka-consumer-groups --group {group} --reset-offsets",
+        )
+    if policy not in ("earliest", "latest", "error"):
+        raise SourceFailed(f"a stream starts at earliest, at latest or at a moment, not at {policy!r}")
+    return {each: LATEST if policy == "latest" else EARLIEST for each in partitions}
+
+
+def _held(
+    cluster: Cluster, reading: Reading, wanted: Mapping[Partition, int], partitions: list[Partition]
+) -> dict[Partition, int]:
+    """Positions to go on from, every partition named; what the broker no longer has is data loss."""
+    known = set(partitions)
+    gone = sorted(each for each in wanted if each not in known and _asked(reading, each[0]))
+    lost = [f"{topic}/{number} is not there any more" for topic, number in gone]
+    asked = {each: offset for each, offset in wanted.items() if each in known and offset >= 0}
+    first, last = cluster.beginnings(asked), cluster.ends(asked, committed=False)
+    held: dict[Partition, int] = dict.fromkeys(partitions, EARLIEST)
+    held |= {each: offset for each, offset in wanted.items() if each in known}
+    for each, offset in sorted(asked.items()):
+        if offset < first[each]:
+            lost.append(f"{each[0]}/{each[1]}: {offset} to {first[each] - 1} were deleted")
+        elif offset > last[each]:
+            lost.append(f"{each[0]}/{each[1]} ends at {last[each]}, before {offset}: it was created anew")
+        else:
+            continue
+        held[each] = EARLIEST
+    if lost and reading.fail_on_data_loss:
+        raise data_lost(lost)
+    return held
+
+
+def data_lost(lost: list[str]) -> SourceFailed:
+    """Messages between a position and what the broker still has are gone."""
+    shown = "; ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
+    return SourceFailed(
+        f"Kafka no longer has messages that this stream has not read: {shown}",
+        state="nothing was read past the last committed batch",
+        next_step="run it once with  fail_on_data_loss=False  to go on with what is there, or start again "
+        "from earliest; then keep messages longer (retention.ms of the topic)",
+    )
+
+
+def _asked(reading: Reading, topic: str) -> bool:
+    """Whether the query still names the topic of a position; one that it dropped is no loss."""
+    topics = Topics(reading.query)
+    return re.fullmatch(reading.query.strip(), topic) is not None if topics.pattern else topic in topics.names

@@ -1,0 +1,133 @@
+"""Messages of one topic polled by librdkafka, for who reads without Spark.
+
+All partitions are read, from where the group has committed; the group is never joined, so that nobody's
+partitions are taken away, and two readers of one group read the same.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as KafkaMessage
+
+from ematix_flow.backends.kafka.cluster import Cluster
+from ematix_flow.backends.kafka.failures import Told, cannot_connect, not_usable, refused
+from ematix_flow.backends.kafka.positions import resolved
+from ematix_flow.backends.kafka.settings import client_settings, group_of
+from ematix_flow.backends.streams import Message, Reading, Receiver
+from ematix_flow.errors import CannotConnect, SourceFailed
+
+_UTC = dt.timezone.utc
+_NOT_JOINED = (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS)
+_CONSUMER = {"isolation.level": "read_committed", "queued.max.messages.kbytes": 32 * 1024}
+
+
+class KafkaReceiver(Receiver):
+    """A receipt is the topic, the partition and the offset after the message."""
+
+    def __init__(self, cluster: Cluster, reading: Reading) -> None:
+        self._cluster, self._group = cluster, group_of(cluster.connection)
+        self._told = Told()
+        begins = resolved(cluster, reading)
+        settings = {
+            **client_settings(cluster.connection, _CONSUMER),
+            "group.id": self._group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "error_cb": self._told,
+        }
+        try:
+            self._consumer = Consumer(settings)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise not_usable(cluster.connection, error) from error
+        self._consumer.assign([TopicPartition(*each, offset) for each, offset in begins.items()])
+
+    def poll(self, max_messages: int, timeout: float) -> Sequence[Message]:
+        found = []
+        for message in self._consumer.consume(max_messages, timeout):
+            error = message.error()
+            if error is None:
+                found.append(_message(message))
+            else:
+                self._complain(error)
+        if not found and self._told.nobody_answers:
+            failure = cannot_connect(self._cluster.connection, self._told, timeout)
+            self._told.clear()
+            self._still_away(failure)
+        return found
+
+    def acknowledge(self, receipts: Sequence[Any]) -> None:
+        """Commit what was received to the group; SourceFailed when others are members of it."""
+        offsets: dict[tuple[str, int], int] = {}
+        for topic, number, after in receipts:
+            offsets[topic, number] = max(after, offsets.get((topic, number), 0))
+        wanted = [TopicPartition(*each, offset) for each, offset in offsets.items()]
+        try:
+            for done in self._consumer.commit(offsets=wanted, asynchronous=False) or ():
+                if done.error is not None:
+                    raise KafkaException(done.error)
+        except KafkaException as error:
+            raise self._not_committed(error.args[0]) from error
+
+    def close(self) -> None:
+        with suppress(RuntimeError):  # it is closed already
+            self._consumer.close()
+
+    def _complain(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._PARTITION_EOF or error.retriable():
+            return
+        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            raise SourceFailed(
+                f"Kafka no longer has the messages at which reading was: {error.str()}",
+                next_step="open it with another group_id, or commit a newer position",
+            )
+        failure = refused(self._cluster.connection, "read messages", error)
+        raise SourceFailed(failure.what, next_step=failure.next_step)
+
+    def _still_away(self, failure: CannotConnect) -> None:
+        """A connection that comes back by itself is no failure: asked once more, it answers."""
+        try:
+            self._cluster.metadata()
+        except CannotConnect:
+            raise failure from None
+
+    def _not_committed(self, error: KafkaError) -> SourceFailed:
+        if error.code() in _NOT_JOINED:
+            return SourceFailed(
+                f"the offsets of group {self._group!r} cannot be committed: consumers are members of it",
+                next_step="stop them, or open Kafka with another group_id",
+            )
+        failure = refused(self._cluster.connection, f"commit offsets of group {self._group!r}", error)
+        return SourceFailed(failure.what, state="nothing was acknowledged", next_step=failure.next_step)
+
+
+def _message(message: KafkaMessage) -> Message:
+    kind, milliseconds = message.timestamp()
+    moment = dt.datetime.fromtimestamp(milliseconds / 1000, _UTC) if kind else None
+    topic, number, offset = message.topic(), message.partition(), message.offset()
+    return Message(
+        value=_bytes(message.value()),
+        key=_bytes(message.key()),
+        topic=topic,
+        partition=str(number),
+        position=str(offset),
+        timestamp=moment,
+        headers=_headers(message.headers()),
+        receipt=(topic, number, (offset or 0) + 1),
+    )
+
+
+def _headers(pairs: Any) -> str | None:
+    if not pairs:
+        return None
+    texts = {name: None if value is None else value.decode("utf-8", "replace") for name, value in pairs}
+    return json.dumps(texts, ensure_ascii=False)
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

@@ -1,0 +1,188 @@
+"""Sends messages from inside a task by librdkafka; back only when every replica in sync has them.
+
+Without a token a retry may send a message twice only when the whole task is run again. With one, the
+messages and the token commit in one transaction: see `transactions`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from ematix_flow.backends.kafka.failures import Told, cannot_connect, not_usable, refused, words
+from ematix_flow.backends.kafka.settings import client_settings
+from ematix_flow.backends.streams import Token
+from ematix_flow.errors import FlowError, RowRejected, TargetFailed
+from ematix_flow.spec.connections.brokers import KafkaConnection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_DELIVERY_MS = 120_000
+_AWAY = (
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._ALL_BROKERS_DOWN,
+)
+FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+_PRODUCER: Mapping[str, Any] = {
+    "enable.idempotence": True,
+    "acks": "all",
+    "linger.ms": 20,
+    "compression.type": "lz4",
+    "delivery.timeout.ms": _DELIVERY_MS,
+    "queue.buffering.max.kbytes": 64 * 1024,
+    "queue.buffering.max.messages": 100_000,
+    "message.max.bytes": 256 * 1024 * 1024,  # what a topic takes is the broker's to say
+    "topic.metadata.propagation.max.ms": 5_000,
+}
+
+
+@dataclass(frozen=True, repr=False)
+class KafkaSender:
+    """Messages to one topic. ``options`` are settings of librdkafka's producer that win over ours."""
+
+    connection: KafkaConnection
+    topic: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"KafkaSender({self.topic!r})"
+
+    def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
+        if token is not None:
+            from ematix_flow.backends.kafka.transactions import send_once
+
+            return send_once(self, batches, token)
+        outbox = Outbox(self.connection, self.topic, self.producer_settings())
+        sent = outbox.put_all(batches)
+        outbox.confirm()
+        return sent
+
+    def producer_settings(self) -> dict[str, Any]:
+        settings = {**client_settings(self.connection, _PRODUCER), **self.options}
+        return {**settings, "delivery.report.only.error": True}
+
+
+class Outbox:
+    """An open producer for one topic, with what it could not deliver."""
+
+    def __init__(self, connection: KafkaConnection, topic: str, settings: Mapping[str, Any]) -> None:
+        self.connection, self.topic = connection, topic
+        self._told = Told()
+        self._failed: list[KafkaError] = []
+        try:
+            self.producer = Producer({**settings, "error_cb": self._told})
+        except (KafkaException, ValueError, TypeError) as error:
+            raise not_usable(connection, error) from error
+
+    def put_all(self, batches: Iterable[pa.RecordBatch]) -> int:
+        """Hand all messages to the producer, waiting while it has too many; how many."""
+        sent = 0
+        for batch in batches:
+            for message in _messages(batch):
+                self._put(message)
+                sent += 1
+            self.producer.poll(0)
+            self._raise_failed()
+        return sent
+
+    def confirm(self) -> None:
+        """Wait until the broker has confirmed everything; TargetFailed with its words when it did not."""
+        deadline = time.monotonic() + _DELIVERY_MS / 1000 + 10
+        while self.producer.flush(1.0) > 0:
+            self._raise_failed()
+            if time.monotonic() >= deadline:
+                self.give_up()
+                raise self.failure([])
+        self._raise_failed()
+
+    def give_up(self) -> None:
+        """Forget what is not sent yet, so that the producer ends at once."""
+        self.producer.purge()
+
+    @property
+    def fenced(self) -> KafkaError | None:
+        """What says that another producer with the same transactional id has begun."""
+        return next((error for error in (*self._failed, *self._told.errors) if error.code() in FENCED), None)
+
+    def failure(self, errors: list[KafkaError]) -> FlowError:
+        """Why messages did not arrive."""
+        first = errors[0] if errors else None
+        doing = f"send to topic {self.topic!r}"
+        state = "some messages may have arrived; the same batch sent again may double them"
+        if first is not None and first.code() not in _AWAY:
+            failure = refused(self.connection, doing, first)
+            return TargetFailed(failure.what, state=state, next_step=failure.next_step)
+        away = cannot_connect(self.connection, self._told, _DELIVERY_MS / 1000)
+        said = f" ({words(errors)})" if errors else ""
+        return TargetFailed(
+            f"messages to topic {self.topic!r} were not confirmed{said}: {away.what}",
+            state=state,
+            next_step=away.next_step,
+        )
+
+    def _put(self, message: dict[str, Any]) -> None:
+        deadline = time.monotonic() + _DELIVERY_MS / 1000 + 10
+        while True:
+            try:
+                self.producer.produce(self.topic, on_delivery=self._delivered, **message)
+                return
+            except BufferError:  # the broker takes them more slowly than we bring them
+                self.producer.poll(0.5)
+                self._raise_failed()
+                if time.monotonic() >= deadline:
+                    self.give_up()
+                    raise self.failure([]) from None
+            except KafkaException as error:
+                self._failed.append(error.args[0])
+                self.give_up()
+                raise self.failure([error.args[0]]) from error
+
+    def _delivered(self, error: KafkaError | None, _message: Any) -> None:
+        if error is not None and len(self._failed) < 100:
+            self._failed.append(error)
+
+    def _raise_failed(self) -> None:
+        if self._failed:
+            failed = list(self._failed)
+            self.give_up()
+            raise self.failure(failed)
+
+
+def _messages(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Keyword arguments of ``produce``, a message each."""
+    values, keys = batch.column("value").to_pylist(), batch.column("key").to_pylist()
+    partitions = batch.column("partition").to_pylist()
+    headers = batch.column("headers").to_pylist()
+    for value, key, partition, header in zip(values, keys, partitions, headers, strict=True):
+        message: dict[str, Any] = {"value": value}
+        if key is not None:
+            message["key"] = key
+        if partition is not None:
+            if partition < 0:
+                raise RowRejected(f"a message names partition {partition}; partitions count from 0")
+            message["partition"] = partition
+        if header is not None:
+            message["headers"] = header_pairs(header)
+        yield message
+
+
+def header_pairs(text: str) -> list[tuple[str, bytes | None]]:
+    """Headers of a JSON object: texts as they are, null without a value, all else as JSON."""
+    try:
+        read = json.loads(text)
+        if not isinstance(read, dict):
+            raise ValueError("it is no object")
+    except ValueError as error:
+        raise RowRejected(f"headers of a message are not a JSON object: {text[:200]} ({error})") from error
+    return [
+        (name, None if value is None else (value if isinstance(value, str) else json.dumps(value)).encode())
+        for name, value in read.items()
+    ]

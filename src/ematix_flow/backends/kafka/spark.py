@@ -1,0 +1,130 @@
+"""Topics followed by Spark's own connector."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from ematix_flow.backends.kafka.cluster import Cluster, Partition
+from ematix_flow.backends.kafka.failures import words
+from ematix_flow.backends.kafka.positions import Topics, parse, starting, text
+from ematix_flow.backends.kafka.settings import client_settings, group_of, spark_options
+from ematix_flow.backends.streams import Reading, SparkStream
+from ematix_flow.errors import FlowError, SourceFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
+_HEADERS = """
+to_json(map_from_entries(transform(
+    filter(headers, (h, i) -> NOT exists(slice(headers, i + 2, size(headers)), later -> later.key = h.key)),
+    h -> struct(h.key, CAST(h.value AS STRING)))))
+"""
+_COLUMNS = (
+    "value",
+    "key",
+    "topic",
+    "CAST(partition AS STRING) AS partition",
+    "CAST(offset AS STRING) AS position",
+    "timestamp",
+    f"{_HEADERS} AS headers",
+)
+_OURS = ("subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "includeHeaders")
+
+
+class KafkaSource(SparkStream):
+    """One or more topics, by name or by a pattern.
+
+    Spark's consumers belong to groups whose names begin with the connection's ``group_id``, so that a
+    right on that prefix is all they need; they commit nothing. The group itself shows what all targets
+    have committed: see `committed`.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._group = group_of(cluster.connection)
+        self._told: dict[Partition, int] = {}  # what this process has committed to the group
+        self._lock = threading.Lock()
+
+    def check(self, reading: Reading) -> None:
+        found = Topics(reading.query).found(self._cluster)
+        if found:
+            self._cluster.beginnings([(topic, number) for topic in found for number in found[topic]])
+        else:
+            _log.warning("no topic matches %r yet; the stream waits for one", reading.query)
+
+    def frame(self, spark: SparkSession, reading: Reading) -> DataFrame:
+        options = self._options(reading)
+        options["startingOffsets"] = starting(self._cluster, reading)
+        options["failOnDataLoss"] = str(reading.fail_on_data_loss).lower()
+        if reading.max_rows is not None:
+            options["maxOffsetsPerTrigger"] = str(reading.max_rows)
+        return spark.readStream.format("kafka").options(**options).load().selectExpr(*_COLUMNS)
+
+    def sample(self, spark: SparkSession, reading: Reading, rows: int) -> DataFrame:
+        """The last ``rows`` of each partition, cut to ``rows`` in all."""
+        found = Topics(reading.query).found(self._cluster)
+        partitions = [(topic, number) for topic in found for number in found[topic]]
+        first, last = self._cluster.beginnings(partitions), self._cluster.ends(partitions)
+        options = self._options(reading)
+        if partitions:
+            options["startingOffsets"] = text(
+                {each: max(first[each], last[each] - rows) for each in partitions}
+            )
+            options["endingOffsets"] = text(last)
+        options["failOnDataLoss"] = "false"
+        return spark.read.format("kafka").options(**options).load().selectExpr(*_COLUMNS).limit(rows)
+
+    def committed(self, position: str) -> None:
+        """Tell the group, for whoever watches its lag; never backwards. A failure is a warning."""
+        try:
+            with self._lock:
+                self._commit(parse(position))
+        except (FlowError, KafkaException) as error:
+            said = words([error.args[0]]) if isinstance(error, KafkaException) else str(error)
+            _log.warning("the progress of group %r was not committed to Kafka: %s", self._group, said)
+
+    def lag(self, position: str) -> Mapping[str, int]:
+        """How many messages wait after a position, by ``topic/partition``."""
+        wanted = parse(position)
+        ends = self._cluster.ends(wanted)
+        return {f"{topic}/{n}": max(0, ends[topic, n] - wanted[topic, n]) for topic, n in sorted(wanted)}
+
+    def _commit(self, wanted: Mapping[Partition, int]) -> None:
+        unknown = [each for each in wanted if each not in self._told]
+        there = self._cluster.committed(self._group, unknown)
+        known = {**self._told, **{each: offset for each, (offset, _) in there.items()}}
+        ahead = {each: offset for each, offset in wanted.items() if offset > known.get(each, -1)}
+        if not ahead:
+            return
+        settings = {
+            **client_settings(self._cluster.connection),
+            "group.id": self._group,
+            "enable.auto.commit": False,
+        }
+        offsets = [TopicPartition(topic, number, offset) for (topic, number), offset in ahead.items()]
+        with closing(Consumer(settings)) as member:  # never joins: the group is ours alone, or busy
+            for done in member.commit(offsets=offsets, asynchronous=False):
+                if done.error is not None:
+                    raise KafkaException(done.error)
+        self._told |= {**known, **ahead}
+
+    def _options(self, reading: Reading) -> dict[str, str]:
+        for name in reading.options:
+            if name in _OURS:
+                raise SourceFailed(f"the option {name!r} is set by the stream itself")
+        name, topics = Topics(reading.query).option()
+        return {
+            "groupIdPrefix": self._group,
+            "kafka.isolation.level": "read_committed",
+            **spark_options(self._cluster.connection),
+            **reading.options,
+            name: topics,
+            "includeHeaders": "true",
+        }

@@ -1,0 +1,48 @@
+"""One Kinesis stream, and the account it lies in, behind a connection."""
+
+from __future__ import annotations
+
+from ematix_flow.backends.base import Backend
+from ematix_flow.backends.capabilities import Capabilities
+from ematix_flow.backends.kinesis.client import kinesis_client, kinesis_connection, short
+from ematix_flow.backends.kinesis.places import summary_of
+from ematix_flow.backends.kinesis.source import KinesisSource
+from ematix_flow.backends.kinesis.target import KinesisTarget
+from ematix_flow.errors import CannotConnect
+from ematix_flow.spec.connections import Connection
+
+
+class KinesisBackend(Backend):
+    """Followed by streams and sent messages to; batch pipelines have nothing to query here."""
+
+    kind = "kinesis"
+    capabilities = Capabilities(same_db=False, schemas=False)
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._stream = kinesis_connection(connection)
+
+    def check(self) -> str:
+        name = self._stream.stream_name
+        client = kinesis_client(self._stream)
+        try:
+            summary = summary_of(self._stream, client, name, CannotConnect)
+            where = f"Kinesis stream {short(name)} in {client.meta.region_name}"
+        finally:
+            client.close()
+        if self._stream.endpoint:
+            where += f", at {self._stream.endpoint}"
+        if summary is None:
+            return f"{where} (this user may not describe it)"
+        shards = summary["OpenShardCount"]
+        return f"{where}: {summary['StreamStatus']}, {shards} open shard{'' if shards == 1 else 's'}"
+
+    def identity(self) -> str:
+        stream = self._stream
+        return f"kinesis:{stream.endpoint or stream.region}/{stream.stream_name}"
+
+    def stream_source(self) -> KinesisSource:
+        return KinesisSource(self._stream)
+
+    def message_target(self) -> KinesisTarget:
+        return KinesisTarget(self._stream)

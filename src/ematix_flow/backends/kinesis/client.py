@@ -1,0 +1,85 @@
+"""A client of boto3 for a connection, with bounded times; and which stream a name means."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError
+
+from ematix_flow.backends.kinesis.failures import unreached
+from ematix_flow.errors import CannotConnect, ConfigError
+from ematix_flow.spec.connections import Connection, KinesisConnection
+from ematix_flow.spec.redaction import remember_secret
+
+CONNECT_SECONDS, READ_SECONDS = 5, 20
+ATTEMPTS = 3  # with growing pauses that last some seconds in all
+DEFAULT_REGION = "us-east-1"
+
+
+def kinesis_connection(connection: Connection) -> KinesisConnection:
+    if not isinstance(connection, KinesisConnection):
+        raise ConfigError(f"connection {connection.name!r} is {connection.kind}, not kinesis")
+    return connection
+
+
+def kinesis_client(connection: KinesisConnection, *, attempts: int = ATTEMPTS, connections: int = 10) -> Any:
+    """Safe for threads; who makes it closes it."""
+    for secret in (connection.secret_access_key, connection.session_token):
+        remember_secret(secret)
+    config = Config(
+        retries={"mode": "standard", "total_max_attempts": attempts},
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=READ_SECONDS,
+        max_pool_connections=connections,
+    )
+    try:
+        session = boto3.Session(
+            aws_access_key_id=connection.access_key_id or None,
+            aws_secret_access_key=connection.secret_access_key or None,
+            aws_session_token=connection.session_token or None,
+            profile_name=connection.profile or None,
+            region_name=connection.region or None,
+        )
+        if session.region_name is None and not connection.endpoint:
+            raise CannotConnect(
+                f"connection {connection.name!r} has no region, and neither has the environment",
+                next_step='write  region = "…"  into the connection',
+            )
+        client = session.client(
+            "kinesis",
+            endpoint_url=connection.endpoint.rstrip("/") or None,
+            region_name=session.region_name or DEFAULT_REGION,
+            verify=None if connection.verify_tls else False,
+            config=config,
+        )
+    except (BotoCoreError, ValueError) as error:
+        raise unreached(connection, "make a client", CannotConnect, error) from error
+    if not connection.verify_tls:
+        import urllib3
+
+        # the connection asks for it; a warning for each request would tell nobody anything
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+    return client
+
+
+def shared_client(connection: KinesisConnection, *, attempts: int) -> Any:
+    """One for this process, which nobody closes: to make one takes longer than many a batch."""
+    return _of_process(os.getpid(), connection, attempts)
+
+
+@lru_cache(maxsize=8)
+def _of_process(process: int, connection: KinesisConnection, attempts: int) -> Any:
+    return kinesis_client(connection, attempts=attempts)
+
+
+def named(stream: str) -> dict[str, str]:
+    """The argument that names a stream: by its name, or by its ARN."""
+    return {"StreamARN": stream} if stream.startswith("arn:") else {"StreamName": stream}
+
+
+def short(stream: str) -> str:
+    return stream.rsplit("/", 1)[-1] if stream.startswith("arn:") else stream

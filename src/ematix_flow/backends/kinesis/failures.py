@@ -1,0 +1,154 @@
+"""What Kinesis or its client refuses, as an error that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from botocore import exceptions as e
+
+from ematix_flow.errors import CannotConnect, FlowError
+from ematix_flow.spec.connections import KinesisConnection
+
+THROTTLED = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "LimitExceededException",
+        "ThrottlingException",
+        "Throttling",
+        "KMSThrottlingException",
+        "RequestLimitExceeded",
+    }
+)
+_BAD_KEYS = frozenset(
+    {
+        "UnrecognizedClientException",
+        "InvalidSignatureException",
+        "InvalidClientTokenId",
+        "MissingAuthenticationTokenException",
+        "IncompleteSignatureException",
+    }
+)
+_OLD_KEYS = frozenset({"ExpiredTokenException", "ExpiredToken"})
+_DENIED = frozenset({"AccessDeniedException", "AccessDenied", "KMSAccessDeniedException"})
+
+
+def code_of(error: object) -> str:
+    response = getattr(error, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", ""))
+
+
+def words_of(error: object) -> str:
+    response = getattr(error, "response", None) or {}
+    return str(response.get("Error", {}).get("Message") or "").rstrip(".") or code_of(error)
+
+
+def is_throttled(error: object) -> bool:
+    return code_of(error) in THROTTLED
+
+
+def is_denied(error: object) -> bool:
+    return code_of(error) in _DENIED
+
+
+def is_away(error: object) -> bool:
+    """Whether the server was not reached, or is not well itself."""
+    if isinstance(error, e.SSLError):
+        return False
+    if isinstance(error, (e.ConnectionError, e.HTTPClientError)):
+        return True
+    status = (getattr(error, "response", None) or {}).get("ResponseMetadata", {}).get("HTTPStatusCode") or 0
+    return int(status) >= 500
+
+
+@contextmanager
+def understood(
+    connection: KinesisConnection,
+    doing: str,
+    failed: type[FlowError],
+    *,
+    away: type[FlowError] = CannotConnect,
+) -> Iterator[None]:
+    """What boto3 raises becomes an error of ours.
+
+    ``failed`` is what a refusal becomes, ``away`` that the service was not reached.
+    """
+    try:
+        yield
+    except (e.ClientError, e.BotoCoreError) as error:
+        raise explained(connection, doing, failed, error, away=away) from error
+
+
+def explained(
+    connection: KinesisConnection,
+    doing: str,
+    failed: type[FlowError],
+    error: Any,
+    *,
+    away: type[FlowError] = CannotConnect,
+) -> FlowError:
+    if isinstance(error, e.ClientError):
+        return _refused(connection, doing, failed, error, away)
+    return unreached(connection, doing, away, error)
+
+
+def _refused(
+    connection: KinesisConnection, doing: str, failed: type[FlowError], error: Any, away: type[FlowError]
+) -> FlowError:
+    code, words, name = code_of(error), words_of(error), connection.name
+    if code in _BAD_KEYS:
+        return CannotConnect(
+            f"Kinesis refused the access keys of connection {name!r}: {words}",
+            next_step="check access_key_id and secret_access_key, and that they are for this region",
+        )
+    if code in _OLD_KEYS:
+        return CannotConnect(
+            f"the AWS credentials of connection {name!r} are no longer valid: {words}",
+            next_step="get new ones (a session token lives some hours only), and run it again",
+        )
+    if code in _DENIED:
+        return failed(
+            f"Kinesis does not allow the user of connection {name!r}: {doing}: {words}",
+            next_step="give it kinesis:ListShards, kinesis:GetShardIterator, kinesis:GetRecords and "
+            "kinesis:DescribeStreamSummary to read, kinesis:PutRecords to send",
+        )
+    if is_away(error):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return away(
+            f"Kinesis is not well ({doing}): it answered {status} {words}",
+            next_step="run it again once the service works",
+        )
+    return failed(f"Kinesis refused: {doing}: {words} ({code})", next_step=f"flow connections check {name}")
+
+
+def unreached(
+    connection: KinesisConnection, doing: str, away: type[FlowError], error: Exception
+) -> FlowError:
+    name, where = connection.name, connection.endpoint or f"AWS, region {connection.region or 'by default'}"
+    words = " ".join(str(error).split())
+    if isinstance(error, e.SSLError):
+        return CannotConnect(
+            f"cannot trust the certificate of {where}: {words}",
+            next_step=f"let AWS_CA_BUNDLE name its authority's file, or verify_tls = false of {name!r}",
+        )
+    if isinstance(error, (e.NoCredentialsError, e.PartialCredentialsError)):
+        return CannotConnect(
+            f"connection {name!r} has no AWS credentials: no keys are given, and none are in the "
+            "environment, the profile or the machine's role",
+            next_step="give access_key_id and secret_access_key, or a profile",
+        )
+    if isinstance(error, (e.ProfileNotFound, e.CredentialRetrievalError, e.TokenRetrievalError, e.SSOError)):
+        return CannotConnect(
+            f"cannot get the AWS credentials of connection {name!r}: {words}",
+            next_step="mend the profile, or sign in again, and run it again",
+        )
+    if isinstance(error, (e.ConnectionError, e.HTTPClientError)):
+        return away(
+            f"cannot reach Kinesis at {where} ({doing}): {words}",
+            next_step=f"check the endpoint and region of connection {name!r} and the network",
+        )
+    return CannotConnect(
+        f"connection {name!r} cannot be used: {words}",
+        next_step="mend its stream_name, region or endpoint",
+    )

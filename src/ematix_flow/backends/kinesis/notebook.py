@@ -1,0 +1,110 @@
+"""Kinesis without a pipeline: ``KinesisBackend.open(stream_name)``."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ematix_flow.backends.kinesis import backend
+from ematix_flow.backends.kinesis.positions import Position
+from ematix_flow.backends.notebooks import BATCH_BYTES, MessageBackend
+from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.backends.streams import Message, Reading, Receiver, Sender
+from ematix_flow.spec.connections import KinesisConnection
+
+NAME = "notebook"
+
+
+class KinesisBackend(MessageBackend):
+    """The streams of one account and region; a place that is empty is the stream it was opened with.
+
+    Kinesis keeps no positions for its readers. `commit_offsets` remembers them in this object, and
+    `committed_positions` tells them, to be given to the next ``open``.
+    """
+
+    batch_size = 1000
+
+    def __init__(
+        self,
+        stream: backend.KinesisBackend,
+        payload: Payload,
+        starting: str | dt.datetime,
+        positions: Mapping[str, str],
+        options: Mapping[str, str],
+    ) -> None:
+        super().__init__(payload)
+        self._stream, self._starting, self._options = stream, starting, options
+        self._committed: dict[str, str] = dict(positions)
+
+    @classmethod
+    def open(
+        cls,
+        stream_name: str,
+        *,
+        region: str | None = None,
+        endpoint: str | None = None,
+        access_key_id: str | None = None,
+        secret_access_key: str | None = None,
+        session_token: str | None = None,
+        profile: str | None = None,
+        verify_tls: bool = True,
+        payload_format: str = "json",
+        starting: str | dt.datetime = "earliest",
+        positions: Mapping[str, str] | None = None,
+        batch_size: int | None = None,
+        batch_bytes: int | None = None,
+        idle_poll_ms: int = 250,
+    ) -> KinesisBackend:
+        """Connects to nothing yet. ``positions``, from `committed_positions`, win over ``starting``."""
+        connection = KinesisConnection(
+            name=NAME,
+            stream_name=stream_name,
+            region=region or "",
+            endpoint=endpoint or "",
+            access_key_id=access_key_id or "",
+            secret_access_key=secret_access_key or "",
+            session_token=session_token or "",
+            profile=profile or "",
+            verify_tls=verify_tls,
+        )
+        opened = cls(
+            backend.KinesisBackend(connection),
+            Payload(format=payload_format),
+            starting,
+            positions or {},
+            {"idle_poll_ms": str(idle_poll_ms)},
+        )
+        opened.batch_size = cls.batch_size if batch_size is None else batch_size
+        opened.batch_bytes = BATCH_BYTES if batch_bytes is None else batch_bytes
+        return opened
+
+    def ping(self) -> str:
+        return self._stream.check()
+
+    def commit_offsets(self) -> None:
+        """Remember how far every batch that was yielded so far has come."""
+        for receipts in self._pending.values():
+            self._committed.update(receipts)
+        super().commit_offsets()
+
+    def committed_positions(self) -> dict[str, str]:
+        """How far each shard was read and committed."""
+        return dict(self._committed)
+
+    def _receiver(self, place: str) -> Receiver:
+        reading = Reading(place, starting=self._starting, options=self._options)
+        return self._stream.stream_source().receiver(reading, self._committed)
+
+    def _receipts(self, messages: Sequence[Message]) -> Sequence[Any]:
+        """The last of each shard covers the ones before it."""
+        last = {message.partition: message for message in messages}
+        return [
+            (shard, str(Position((message.position or "").partition(":")[0], message.timestamp)))
+            for shard, message in last.items()
+        ]
+
+    def _sender(self, place: str) -> Sender:
+        target = self._stream.message_target()
+        target.check_place(place)
+        return target.sender(place, {})

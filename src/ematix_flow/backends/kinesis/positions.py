@@ -1,0 +1,50 @@
+"""How far a shard was read, as it is stored: ``progress`` of a receiver, by shard.
+
+``<sequence number>@<moment>`` is the last record that was read, and until when it is known that nothing
+else had come. ``@<moment>`` is where a shard begins that nothing was read of yet. ``SHARD_END`` is a shard
+that was closed by a split or a merge and is read to its end.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from ematix_flow.errors import SourceFailed
+
+ENDED = "SHARD_END"
+
+
+@dataclass(frozen=True)
+class Position:
+    sequence: str | None = None
+    moment: dt.datetime | None = None  # in UTC
+    ended: bool = False
+
+    def __str__(self) -> str:
+        if self.ended:
+            return ENDED
+        return (self.sequence or "") + (f"@{self.moment.isoformat()}" if self.moment else "")
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        if text == ENDED:
+            return cls(ended=True)
+        sequence, _, moment = text.partition("@")
+        try:
+            if (sequence and not sequence.isdecimal()) or not text:
+                raise ValueError(text)
+            when = dt.datetime.fromisoformat(moment) if moment else None
+        except ValueError as error:
+            raise SourceFailed(
+                f"{text!r} is no position in a Kinesis shard",
+                next_step="the stream's state is damaged or of another source: reset it",
+            ) from error
+        return cls(sequence or None, when)
+
+
+def utc(moment: dt.datetime) -> dt.datetime:
+    """In UTC; one without a zone is taken to be in UTC already."""
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=dt.timezone.utc)
+    return moment.astimezone(dt.timezone.utc)

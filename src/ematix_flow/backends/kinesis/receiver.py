@@ -1,0 +1,292 @@
+"""One stream, read shard by shard; positions are the caller's to store, together with the messages.
+
+Every shard is asked at most five times a second, as the service allows. Shards are asked side by side by a
+few threads; all state belongs to the thread that polls. Enhanced fan-out is not used.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from ematix_flow.backends.kinesis.aggregated import unpacked
+from ematix_flow.backends.kinesis.client import named, short
+from ematix_flow.backends.kinesis.failures import code_of, explained, is_away, is_throttled, understood
+from ematix_flow.backends.kinesis.opening import (
+    READ_EVERY,
+    first_positions,
+    idle_seconds,
+    lost,
+    now,
+    stored_positions,
+)
+from ematix_flow.backends.kinesis.positions import Position, utc
+from ematix_flow.backends.kinesis.shards import Shard, listed, readable
+from ematix_flow.backends.streams import Message, Reading, Receiver
+from ematix_flow.errors import CannotConnect, FlowError, SourceFailed
+from ematix_flow.spec.connections import KinesisConnection
+
+RECORDS_AT_ONCE = 10_000
+AT_ONCE = 8
+PATIENCE = 60.0  # how long the service may be away
+_LONGEST_PAUSE = 5.0
+_KNOWN_FOR = dt.timedelta(hours=1)  # how old a stored position of a quiet shard may become
+_CLOCKS_DIFFER = dt.timedelta(minutes=10)  # by less than this, ours and the service's
+_POSITION_REFUSED = ("InvalidArgumentException", "ResourceNotFoundException")
+
+
+@dataclass
+class _Reader:
+    """One shard that is being read. ``behind`` is in milliseconds, None before the first answer."""
+
+    shard: Shard
+    position: Position | None  # None: from the oldest record
+    iterator: str | None = None
+    due: float = 0.0  # not to be asked before
+    throttled: int = 0  # times in a row
+    behind: int | None = None
+    at_end: bool = False  # the last read found all that was there
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What one read of a shard brought: records, or why not."""
+
+    reader: _Reader
+    asked: float
+    limit: int
+    iterator: str | None = None  # the one that was used
+    records: Sequence[Mapping[str, Any]] = ()
+    next_iterator: str | None = None
+    behind: int = 0
+    failure: ClientError | BotoCoreError | None = field(default=None, compare=False)
+
+
+class KinesisReceiver(Receiver):
+    """A poll may bring more than was asked for by what one packed record holds."""
+
+    acknowledges = False
+    lag_unit = "milliseconds"
+
+    def __init__(
+        self,
+        connection: KinesisConnection,
+        client: Any,
+        stream: str,
+        reading: Reading,
+        progress: Mapping[str, str],
+    ) -> None:
+        self._connection, self._client, self._stream, self._reading = connection, client, stream, reading
+        self._idle_every = idle_seconds(reading.options)
+        self._readers: dict[str, _Reader] = {}
+        self._changed: dict[str, str] = {}
+        self._pending: dict[str, str] = {}  # changed since the last poll began
+        self._failure: FlowError | None = None
+        self._away_since: float | None = None
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="kinesis-read")
+        with understood(connection, f"open stream {short(stream)!r}", SourceFailed):
+            self._open(progress)
+
+    def _open(self, progress: Mapping[str, str]) -> None:
+        shards = listed(self._client, self._stream)
+        if progress:
+            self._positions = stored_positions(self._client, self._stream, self._reading, shards, progress)
+        else:
+            self._positions = first_positions(self._reading, shards)
+        self._pending = {
+            id: str(position) for id, position in self._positions.items() if progress.get(id) != str(position)
+        }
+        self._begin(shards)
+        if not progress and self._reading.starting == "latest":
+            for reader in self._readers.values():  # what comes after now, to the record
+                reader.iterator = self._iterator(reader, "LATEST")
+
+    def _begin(self, shards: Mapping[str, Shard]) -> None:
+        """Read from every shard that can be read now, each where it was left."""
+        ended = {id for id, position in self._positions.items() if position.ended}
+        for shard in readable(shards.values(), ended):
+            if shard.id not in self._readers:
+                self._readers[shard.id] = _Reader(shard, self._positions.get(shard.id))
+
+    # -------------------------------------------------------------- receiving
+
+    def poll(self, max_messages: int, timeout: float) -> Sequence[Message]:
+        deadline = time.monotonic() + timeout
+        found: list[Message] = []
+        self._changed, self._pending = self._pending, {}
+        while True:
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            for answer in self._ask(max_messages):
+                try:
+                    found += self._take(answer)
+                except FlowError as error:
+                    if not found:
+                        raise
+                    self._failure = error  # told by the next poll: what was read is not lost
+            moment = time.monotonic()
+            if found or moment >= deadline:
+                return found
+            soonest = min((reader.due for reader in self._readers.values()), default=deadline)
+            time.sleep(max(0.0, min(soonest, deadline) - moment))
+
+    def progress(self) -> Mapping[str, str]:
+        return dict(self._changed)
+
+    def _ask(self, max_messages: int) -> Sequence[_Answer]:
+        """Read every shard that is due, the ones that waited longest first, as far as there is room."""
+        moment = time.monotonic()
+        due = sorted((r for r in self._readers.values() if r.due <= moment), key=lambda r: r.due)
+        due = due[: max(1, max_messages)]
+        if not due:
+            return ()
+        limit = max(1, min(RECORDS_AT_ONCE, max_messages // len(due)))
+        return list(self._pool.map(lambda reader: self._read(reader, limit), due))
+
+    def _read(self, reader: _Reader, limit: int) -> _Answer:
+        """In a thread: changes nothing."""
+        asked = time.monotonic()
+        iterator = reader.iterator
+        try:
+            iterator = iterator or self._iterator(reader)
+            answer = self._client.get_records(ShardIterator=iterator, Limit=limit)
+        except (ClientError, BotoCoreError) as error:
+            return _Answer(reader, asked, limit, iterator, failure=error)
+        following, behind = answer.get("NextShardIterator"), answer.get("MillisBehindLatest", 0)
+        return _Answer(reader, asked, limit, iterator, answer["Records"], following, behind)
+
+    def _iterator(self, reader: _Reader, kind: str | None = None) -> str:
+        position = reader.position
+        request: dict[str, Any] = {**named(self._stream), "ShardId": reader.shard.id}
+        if kind is not None:
+            request |= {"ShardIteratorType": kind}
+        elif position is None:
+            request |= {"ShardIteratorType": "TRIM_HORIZON"}
+        elif position.sequence is not None:
+            request |= {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER"}
+            request |= {"StartingSequenceNumber": position.sequence}
+        else:
+            request |= {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": position.moment}
+        return str(self._client.get_shard_iterator(**request)["ShardIterator"])
+
+    # -------------------------------------------------------------- answers
+
+    def _take(self, answer: _Answer) -> list[Message]:
+        reader = answer.reader
+        if answer.failure is not None:
+            self._failed(answer, answer.failure)
+            return []
+        self._away_since, reader.throttled = None, 0
+        reader.iterator, reader.behind = answer.next_iterator, answer.behind
+        reader.at_end = answer.behind == 0 and len(answer.records) < answer.limit
+        reader.due = answer.asked + (READ_EVERY if answer.records else self._idle_every)
+        messages = [each for record in answer.records for each in self._messages(reader.shard, record)]
+        if answer.records:
+            last = answer.records[-1]
+            arrived = last.get("ApproximateArrivalTimestamp")
+            self._reached(reader, Position(last["SequenceNumber"], utc(arrived) if arrived else None))
+        elif reader.at_end:
+            self._still_there(reader)
+        if answer.next_iterator is None:
+            self._ended(reader)
+        return messages
+
+    def _reached(self, reader: _Reader, position: Position) -> None:
+        reader.position = self._positions[reader.shard.id] = position
+        self._changed[reader.shard.id] = str(position)
+
+    def _still_there(self, reader: _Reader) -> None:
+        """Nothing came. Say now and then that it was looked for, so that it does not count as lost."""
+        position = reader.position
+        if position is None or position.moment is None:
+            return
+        if now() - position.moment > _KNOWN_FOR:
+            self._reached(reader, Position(position.sequence, now() - _CLOCKS_DIFFER))
+
+    def _ended(self, reader: _Reader) -> None:
+        """The shard was closed and is read: its children may be begun."""
+        del self._readers[reader.shard.id]
+        self._reached(reader, Position(ended=True))
+        with understood(self._connection, f"list the shards of {short(self._stream)!r}", SourceFailed):
+            self._begin(listed(self._client, self._stream))
+
+    def _failed(self, answer: _Answer, failure: ClientError | BotoCoreError) -> None:
+        reader, code = answer.reader, code_of(failure)
+        if code == "ExpiredIteratorException":
+            reader.iterator = None
+        elif is_throttled(failure):
+            reader.throttled += 1
+            longest = min(_LONGEST_PAUSE, READ_EVERY * 2**reader.throttled)
+            reader.due = time.monotonic() + random.uniform(longest / 2, longest)
+            reader.iterator = answer.iterator
+        elif is_away(failure):
+            moment = time.monotonic()
+            self._away_since = self._away_since or moment
+            if moment - self._away_since >= PATIENCE:
+                doing = f"read stream {short(self._stream)!r}"
+                raise explained(self._connection, doing, CannotConnect, failure) from failure
+            reader.iterator = None  # some servers answer so to an iterator that they do not know
+            reader.due = moment + min(1.0, PATIENCE / 4)
+        elif code in _POSITION_REFUSED and self._position_is_gone(reader):
+            pass
+        else:
+            doing = f"read shard {reader.shard.id} of stream {short(self._stream)!r}"
+            raise explained(self._connection, doing, SourceFailed, failure) from failure
+
+    def _position_is_gone(self, reader: _Reader) -> bool:
+        """Whether the shard is there and its stored position is not: then reading begins at the oldest."""
+        position = reader.position
+        if reader.iterator is not None or position is None or position.sequence is None:
+            return False
+        with understood(self._connection, f"list the shards of {short(self._stream)!r}", SourceFailed):
+            if reader.shard.id not in listed(self._client, self._stream):
+                return False
+        if position.moment is None:  # else it was found at the opening that nothing can be lost
+            what = f"the record with sequence number {position.sequence}, nor perhaps some after it"
+            lost(self._reading, self._stream, reader.shard.id, what)
+        reader.position = None
+        return True
+
+    def _messages(self, shard: Shard, record: Mapping[str, Any]) -> list[Message]:
+        arrived, sequence = record.get("ApproximateArrivalTimestamp"), str(record["SequenceNumber"])
+        packed = unpacked(record["Data"], shard)
+        if packed is None:
+            contents = [(record["PartitionKey"], record["Data"], sequence)]
+        else:
+            contents = [(each.key, each.data, f"{sequence}:{each.index}") for each in packed]
+        return [
+            Message(
+                value=data or None,
+                key=key.encode(),
+                topic=short(self._stream),
+                partition=shard.id,
+                position=position,
+                timestamp=utc(arrived) if arrived else None,
+            )
+            for key, data, position in contents
+        ]
+
+    # -------------------------------------------------------------- telling
+
+    def acknowledge(self, receipts: Sequence[Any]) -> bool | None:
+        """There is nothing to tell the service: it deletes a record when its time has come."""
+        return True
+
+    def drained(self) -> bool | None:
+        return all(reader.at_end for reader in self._readers.values())
+
+    def lag(self) -> Mapping[str, int]:
+        """By how many milliseconds each shard is behind: the service does not count messages."""
+        return {id: reader.behind for id, reader in self._readers.items() if reader.behind is not None}
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._client.close()

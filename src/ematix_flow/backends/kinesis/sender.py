@@ -1,0 +1,122 @@
+"""Messages to a stream, in requests as large as the service takes.
+
+At least once. A request is repeated for the records that it refused, before the next one is made: records
+of one key may then change places within a request, which is what ``PutRecords`` promises. Kinesis knows no
+headers: they are not sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.kinesis.client import named, shared_client, short
+from ematix_flow.backends.kinesis.failures import THROTTLED, understood
+from ematix_flow.backends.streams import KEY, VALUE, Token
+from ematix_flow.errors import RowRejected, TargetFailed
+from ematix_flow.spec.connections import KinesisConnection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+REQUEST_RECORDS = 500
+REQUEST_BYTES = 5 * 1024 * 1024  # partition keys among them
+RECORD_BYTES = 1024 * 1024  # with its partition key
+LONGEST_KEY = 256
+LONGEST_PREFIX = 200
+ATTEMPTS = 6  # of a request that fails as a whole
+_RETRIED = THROTTLED | {"InternalFailure", "ServiceUnavailable"}
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+
+
+@dataclass(frozen=True)
+class KinesisSender:
+    """Picklable. ``patience`` is for how many seconds refused records are tried without any getting in."""
+
+    connection: KinesisConnection
+    stream: str
+    partition_key_prefix: str = ""
+    patience: float = 60.0
+
+    def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
+        sent = 0
+        client = shared_client(self.connection, attempts=ATTEMPTS)
+        for request in self._requests(batches):
+            self._put(client, request)
+            sent += len(request)
+        return sent
+
+    def _requests(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[dict[str, Any]]]:
+        request: list[dict[str, Any]] = []
+        size = row = 0
+        for batch in batches:
+            columns = (batch.column(name).to_pylist() for name in (VALUE, KEY))
+            for value, key in zip(*columns, strict=True):
+                data, partition_key = value or b"", self._partition_key(key)
+                weight = len(data) + len(partition_key.encode())
+                if weight > RECORD_BYTES:
+                    raise RowRejected(
+                        f"message {row} has {weight:,} bytes with its key; Kinesis takes {RECORD_BYTES:,}",
+                        next_step="send less in a message, or put the content elsewhere and send where it is",
+                    )
+                if len(request) == REQUEST_RECORDS or size + weight > REQUEST_BYTES:
+                    yield request
+                    request, size = [], 0
+                request.append({"Data": data, "PartitionKey": partition_key})
+                size += weight
+                row += 1
+        if request:
+            yield request
+
+    def _partition_key(self, key: bytes | None) -> str:
+        """The message's key; one that is too long or no text goes by its hash, one without any by chance."""
+        if not key:
+            return f"{self.partition_key_prefix}{uuid.uuid4().hex}"
+        try:
+            text = key.decode()
+        except UnicodeDecodeError:
+            return hashlib.sha256(key).hexdigest()
+        return text if len(text) <= LONGEST_KEY else hashlib.sha256(key).hexdigest()
+
+    def _put(self, client: Any, records: Sequence[dict[str, Any]]) -> None:
+        """Until the service has taken every record."""
+        left = list(records)
+        refused, gives_up = 0, time.monotonic() + self.patience
+        while left:
+            doing = f"send {len(left)} records to stream {short(self.stream)!r}"
+            with understood(self.connection, doing, TargetFailed, away=TargetFailed):
+                answer = client.put_records(**named(self.stream), Records=left)
+            failed = [
+                (record, told)
+                for record, told in zip(left, answer["Records"], strict=True)
+                if told.get("ErrorCode")
+            ]
+            if len(failed) < len(left):
+                refused, gives_up = 0, time.monotonic() + self.patience
+            left = [record for record, _ in failed]
+            if not left:
+                return
+            refused += 1
+            told = [each for _, each in failed]
+            if any(each["ErrorCode"] not in _RETRIED for each in told) or time.monotonic() >= gives_up:
+                raise self._refused(told)
+            longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**refused)
+            time.sleep(random.uniform(longest / 2, longest))
+
+    def _refused(self, told: Sequence[Mapping[str, Any]]) -> TargetFailed:
+        counts = Counter(each["ErrorCode"] for each in told)
+        codes = ", ".join(f"{count} × {code}" for code, count in counts.most_common())
+        final = [each for each in told if each["ErrorCode"] not in _RETRIED]
+        words = (final or told)[0].get("ErrorMessage") or "no reason is given"
+        step = f"aws kinesis update-shard-count --stream-name {short(self.stream)} …  gives it more room"
+        return TargetFailed(
+            f"Kinesis stream {short(self.stream)!r} did not take {len(told)} records ({codes}): {words}",
+            state="records that were sent before stay; a new attempt sends all again",
+            next_step="look at the first of them" if final else step,
+        )

@@ -1,0 +1,46 @@
+"""A stream as something that messages are sent to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ematix_flow.backends.kinesis.client import kinesis_client, short
+from ematix_flow.backends.kinesis.places import summary_of
+from ematix_flow.backends.kinesis.sender import LONGEST_PREFIX, KinesisSender
+from ematix_flow.backends.streams import MessageTarget, Sender
+from ematix_flow.errors import ConfigError, TargetFailed
+from ematix_flow.spec.connections import KinesisConnection
+
+_OPTIONS = ("partition_key_prefix",)
+
+
+class KinesisTarget(MessageTarget):
+    """At least once: a record that the service has taken without our hearing of it is sent again."""
+
+    def __init__(self, connection: KinesisConnection) -> None:
+        self._connection = connection
+
+    def check_place(self, place: str) -> None:
+        stream = place or self._connection.stream_name
+        client = kinesis_client(self._connection)
+        try:
+            summary = summary_of(self._connection, client, stream, TargetFailed)
+        finally:
+            client.close()
+        if summary is not None and summary["StreamStatus"] not in ("ACTIVE", "UPDATING"):
+            raise TargetFailed(
+                f"Kinesis stream {short(stream)!r} is {summary['StreamStatus']}",
+                next_step="wait until it is ACTIVE, and run it again",
+            )
+
+    def sender(self, place: str, options: Mapping[str, str]) -> Sender:
+        """``partition_key_prefix`` is what the partition keys of messages without a key begin with."""
+        unknown = sorted(set(options) - set(_OPTIONS))
+        if unknown:
+            raise ConfigError(f"a Kinesis target has no option {unknown[0]!r}; it has  partition_key_prefix")
+        prefix = options.get("partition_key_prefix", "")
+        if len(prefix) > LONGEST_PREFIX:
+            raise ConfigError(
+                f"partition_key_prefix has {len(prefix)} letters; it has {LONGEST_PREFIX} at most"
+            )
+        return KinesisSender(self._connection, place or self._connection.stream_name, prefix)

@@ -1,0 +1,105 @@
+"""Rows as Avro payloads, with a schema that a registry knows."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.payloads.avro_schema import (
+    UnusableSchema,
+    columns_of,
+    fields_of,
+    parsed,
+    schema_of,
+)
+from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.backends.payloads.encoding import goes_into, record_of, schema_to_write
+from ematix_flow.backends.payloads.framing import framed
+from ematix_flow.backends.payloads.registry import AVRO, Schema
+from ematix_flow.errors import RowRejected, SchemaMismatch
+from ematix_flow.spec.tables import ColumnSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class AvroEncoder:
+    """Writes with a schema that is decided: a worker needs no registry."""
+
+    schema: Schema
+    columns: tuple[ColumnSpec, ...]
+
+    def encode(self, rows: pa.RecordBatch) -> pa.Array:
+        import pyarrow as pa
+        from fastavro import schemaless_writer
+
+        schema = parsed(self.schema)
+        nested = {c.name for c in columns_of(schema) if c.type.kind == "json"}
+        prefix = framed(self.schema.id)
+        arrays = [rows.column(c.name).cast(c.type.arrow()).to_pylist() for c in self.columns]
+        written: list[bytes] = []
+        for at, values in enumerate(zip(*arrays, strict=True)):
+            out = io.BytesIO()
+            out.write(prefix)
+            try:
+                schemaless_writer(out, schema, self._record(values, nested))
+            except (ValueError, TypeError, KeyError, OverflowError, AttributeError, IndexError) as error:
+                raise RowRejected(
+                    f"row {at + 1} cannot be written with schema id {self.schema.id}: {error}",
+                    state="nothing of this batch was sent",
+                    next_step="make the values fit the schema, or register one that holds them",
+                ) from None
+            written.append(out.getvalue())
+        return pa.array(written, pa.binary())
+
+    def _record(self, values: Sequence[Any], nested: set[str]) -> dict[str, Any]:
+        """A null is left out where the field has a default for it; JSON becomes what it says."""
+        record: dict[str, Any] = {}
+        for column, value in zip(self.columns, values, strict=True):
+            if value is not None and column.name in nested and column.type.kind in ("json", "jsonb"):
+                value = json.loads(value)
+            record[column.name] = value
+        return record
+
+
+def avro_encoder(payload: Payload, columns: tuple[ColumnSpec, ...]) -> AvroEncoder:
+    """Asks the registry, and registers when it must and may."""
+
+    def why_not(latest: Schema) -> str:
+        try:
+            schema = parsed(latest)
+            there = {c.name: c for c in columns_of(schema)}
+        except UnusableSchema as error:
+            return str(error)
+        for column in columns:
+            field = there.pop(column.name, None)
+            if field is None:
+                return f"it has no field {column.name!r}"
+            fits = goes_into(column.type.kind, field.type.kind) and column.nullable <= field.nullable
+            if not fits or (column.type.kind == "numeric" and not _holds(field, column)):
+                null = "nullable " if column.nullable and not field.nullable else ""
+                return f"its field {column.name!r} is {field.type}, and the column is {null}{column.type}"
+        for other in fields_of(schema):
+            if other["name"] in there and "default" not in other:
+                return f"it wants a field {other['name']!r}, and there is no such column"
+        return ""
+
+    def derived(_: Schema | None) -> str:
+        return json.dumps(schema_of(columns, record_of(payload)))
+
+    schema = schema_to_write(payload, AVRO, why_not, derived)
+    try:
+        parsed(schema)
+    except UnusableSchema as error:
+        raise SchemaMismatch(str(error)) from None
+    return AvroEncoder(schema, columns)
+
+
+def _holds(field: ColumnSpec, column: ColumnSpec) -> bool:
+    whole = (field.type.precision or 0) - (field.type.scale or 0)
+    wanted = (column.type.precision or 0) - (column.type.scale or 0)
+    return whole >= wanted and (field.type.scale or 0) >= (column.type.scale or 0)

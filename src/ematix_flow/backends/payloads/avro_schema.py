@@ -1,0 +1,211 @@
+"""Avro schemas and columns: what columns a schema describes, and what schema describes columns."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ematix_flow.backends.payloads.registry import Schema
+from ematix_flow.errors import SchemaMismatch
+from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.spec.types import MAX_PRECISION, DataType
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PRIMITIVES = {
+    "int": "integer",
+    "long": "big_int",
+    "float": "float",
+    "double": "double",
+    "boolean": "boolean",
+    "string": "text",
+    "bytes": "bytes",
+    "fixed": "bytes",
+    "enum": "text",
+}
+_LOGICAL = {
+    "date": "date",
+    "timestamp-millis": "timestamp_tz",
+    "timestamp-micros": "timestamp_tz",
+    "timestamp-nanos": "timestamp_tz",
+    "local-timestamp-millis": "timestamp",
+    "local-timestamp-micros": "timestamp",
+    "local-timestamp-nanos": "timestamp",
+    "time-millis": "text",
+    "time-micros": "text",
+    "uuid": "uuid",
+}
+_WRITTEN: dict[str, Any] = {
+    "small_int": "int",
+    "integer": "int",
+    "big_int": "long",
+    "float": "float",
+    "double": "double",
+    "boolean": "boolean",
+    "text": "string",
+    "string": "string",
+    "json": "string",
+    "jsonb": "string",
+    "bytes": "bytes",
+    "uuid": {"type": "string", "logicalType": "uuid"},
+    "date": {"type": "int", "logicalType": "date"},
+    "timestamp": {"type": "long", "logicalType": "local-timestamp-micros"},
+    "timestamp_tz": {"type": "long", "logicalType": "timestamp-micros"},
+}
+
+
+class UnusableSchema(Exception):
+    """A registered schema that payloads cannot be read with; the text says why."""
+
+
+def parsed(schema: Schema) -> Any:
+    """The schema as fastavro takes it, with what it refers to; raises UnusableSchema."""
+    from fastavro import parse_schema
+
+    try:
+        named: dict[str, Any] = {}
+        _parse_references(schema, named)
+        return parse_schema(json.loads(schema.text), named_schemas=named)
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise UnusableSchema(f"schema id {schema.id} is no usable Avro schema: {error}") from None
+    except Exception as error:  # fastavro's own, which share no base
+        if not type(error).__module__.startswith("fastavro"):
+            raise
+        raise UnusableSchema(f"schema id {schema.id} is no usable Avro schema: {error}") from None
+
+
+def _parse_references(schema: Schema, named: dict[str, Any]) -> None:
+    from fastavro import parse_schema
+
+    for reference in schema.references:
+        _parse_references(reference.schema, named)
+        parse_schema(json.loads(reference.schema.text), named_schemas=named)
+
+
+def fields_of(schema: Any) -> list[dict[str, Any]]:
+    """The fields of a record, and none of any other schema."""
+    if isinstance(schema, dict) and schema.get("type") == "record":
+        return list(schema.get("fields", ()))
+    return []
+
+
+def record_name(schema: Any) -> str:
+    return str(schema.get("name", "")) if isinstance(schema, dict) else ""
+
+
+def columns_of(schema: Any) -> tuple[ColumnSpec, ...]:
+    """A column for each field; raises UnusableSchema when the schema is no record."""
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        raise UnusableSchema("the schema is no record, and has no columns")
+    return tuple(ColumnSpec(f["name"], *_column_type(f["type"])) for f in fields_of(schema))
+
+
+def _column_type(declared: Any) -> tuple[DataType, bool]:
+    """The canonical type of a field, and whether it may be null."""
+    if isinstance(declared, list):
+        branches = [branch for branch in declared if _kind(branch) != "null"]
+        types = {_column_type(branch)[0] for branch in branches}
+        nullable = len(branches) < len(declared)
+        if len(types) == 1:
+            return types.pop(), nullable
+        nested = not types or any(each.kind == "json" for each in types)
+        return DataType("json" if nested else "text"), nullable
+    kind = _kind(declared)
+    if kind == "null":
+        return DataType("text"), True
+    logical = declared.get("logicalType") if isinstance(declared, dict) else None
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        precision, scale = declared.get("precision", 0), declared.get("scale", 0)
+        if 0 < precision <= MAX_PRECISION and 0 <= scale <= precision:
+            return DataType("numeric", precision=precision, scale=scale), False
+        return DataType("text"), False
+    if logical in _LOGICAL and kind in ("int", "long", "string", "fixed"):
+        return DataType(_LOGICAL[logical]), False
+    return DataType(_PRIMITIVES.get(kind, "json")), False
+
+
+def _kind(declared: Any) -> str:
+    if isinstance(declared, dict):
+        return str(declared.get("type"))
+    return str(declared) if not isinstance(declared, list) else "union"
+
+
+def default_of(field: dict[str, Any]) -> Any:
+    """A field's default as a payload would bring it: a schema says it without its logical type."""
+    from fastavro import schemaless_reader, schemaless_writer
+
+    default, declared = field["default"], field["type"]
+    if isinstance(declared, list):  # a default is of the first branch
+        declared = declared[0]
+    if default is None or not isinstance(declared, dict):
+        return default.encode("latin-1") if declared == "bytes" else default
+    if declared.get("type") in ("bytes", "fixed"):
+        default = default.encode("latin-1")
+    bare = {key: value for key, value in declared.items() if key != "logicalType"}
+    written = io.BytesIO()
+    schemaless_writer(written, bare, default)
+    written.seek(0)
+    return schemaless_reader(written, declared, None)
+
+
+def schema_of(columns: Sequence[ColumnSpec], name: str) -> dict[str, Any]:
+    """The record that holds these columns; SchemaMismatch when Avro has no such name for one."""
+    for column in columns:
+        if not _NAME.fullmatch(column.name):
+            raise SchemaMismatch(
+                f"Avro cannot name a field {column.name!r}",
+                next_step="rename the column with letters, digits and _ only",
+            )
+    namespace, _, short = name.rpartition(".")
+    schema: dict[str, Any] = {"type": "record", "name": _as_name(short)}
+    if namespace:
+        schema["namespace"] = ".".join(map(_as_name, namespace.split(".")))
+    schema["fields"] = [_field(column) for column in columns]
+    return schema
+
+
+def _as_name(text: str) -> str:
+    made = re.sub(r"[^A-Za-z0-9_]", "_", text) or "Record"
+    return made if _NAME.fullmatch(made) else f"_{made}"
+
+
+def _field(column: ColumnSpec) -> dict[str, Any]:
+    kind: Any = _WRITTEN.get(column.type.kind)
+    if column.type.kind == "numeric":
+        kind = {
+            "type": "bytes",
+            "logicalType": "decimal",
+            "precision": column.type.precision,
+            "scale": column.type.scale,
+        }
+    if column.nullable:
+        return {"name": column.name, "type": ["null", kind], "default": None}
+    return {"name": column.name, "type": kind}
+
+
+def grows_from_nothing(schema: Any) -> bool:
+    """Whether it has a list or map whose items take no bytes, of which a few bytes can claim billions."""
+    if isinstance(schema, list):
+        return any(map(grows_from_nothing, schema))
+    if not isinstance(schema, dict):
+        return False
+    if schema.get("type") == "array" and _takes_no_bytes(schema.get("items")):
+        return True
+    inner = [schema.get("items"), schema.get("values"), *(f.get("type") for f in schema.get("fields", ()))]
+    if isinstance(schema.get("type"), (dict, list)):
+        inner.append(schema["type"])
+    return any(map(grows_from_nothing, inner))
+
+
+def _takes_no_bytes(schema: Any) -> bool:
+    if schema == "null":
+        return True
+    if not isinstance(schema, dict):
+        return False
+    if schema.get("type") == "fixed":
+        return schema.get("size") == 0
+    if schema.get("type") == "record":
+        return all(_takes_no_bytes(field.get("type")) for field in schema.get("fields", ()))
+    return schema.get("type") == "null"

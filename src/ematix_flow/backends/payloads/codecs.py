@@ -1,0 +1,118 @@
+"""Decoders, encoders and columns for a topic's payloads: what the rest of the product asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ematix_flow.backends.payloads.base import FORMATS, Decoder, Encoder, Payload, PayloadDecoder
+from ematix_flow.backends.payloads.inference import infer_json
+from ematix_flow.backends.payloads.metadata import MessageDecoder, meta_columns, payload_columns
+from ematix_flow.errors import ConfigError, SchemaMismatch, did_you_mean
+from ematix_flow.spec.tables import ColumnSpec
+
+__all__ = ["decoder_for", "describe", "encoder_for", "infer_json", "meta_columns"]
+
+
+def decoder_for(payload: Payload, columns: Sequence[ColumnSpec], *, numeric_positions: bool) -> Decoder:
+    """What reads messages into these columns, those of `META_COLUMNS` among them.
+
+    ``numeric_positions`` says that partitions and positions of the source are numbers, as Kafka's are.
+    """
+    wanted = tuple(columns)
+    if not wanted:
+        raise SchemaMismatch("there is no column to read payloads into")
+    return MessageDecoder(_payload_decoder(payload, wanted), wanted, numeric_positions)
+
+
+def _payload_decoder(payload: Payload, columns: tuple[ColumnSpec, ...]) -> PayloadDecoder:
+    if payload.format == "json":
+        from ematix_flow.backends.payloads.json_payload import JsonDecoder
+
+        return JsonDecoder(payload_columns(columns))
+    if payload.format == "raw_bytes":
+        from ematix_flow.backends.payloads.raw import RawDecoder, raw_column
+
+        return RawDecoder(raw_column(columns))
+    _needs_registry(payload)
+    if payload.format == "avro":
+        from ematix_flow.backends.payloads.avro import AvroDecoder
+
+        return AvroDecoder(payload, payload_columns(columns))
+    from ematix_flow.backends.payloads.protobuf import ProtobufDecoder
+
+    return ProtobufDecoder(payload, payload_columns(columns))
+
+
+def encoder_for(payload: Payload, columns: Sequence[ColumnSpec]) -> Encoder:
+    """What writes rows of these columns. Avro's and Protobuf's ask the registry now, and register."""
+    wanted = tuple(columns)
+    if not wanted:
+        raise SchemaMismatch("there is no column to write payloads from")
+    if payload.format == "json":
+        from ematix_flow.backends.payloads.json_encoding import JsonEncoder
+
+        return JsonEncoder(wanted)
+    if payload.format == "raw_bytes":
+        from ematix_flow.backends.payloads.raw import RawEncoder, raw_column
+
+        column = raw_column(wanted)
+        if column is None:
+            raise SchemaMismatch("a raw payload needs one column of Bytes or Text, and there is none")
+        return RawEncoder(column)
+    _needs_registry(payload)
+    if payload.format == "avro":
+        from ematix_flow.backends.payloads.avro_encoding import avro_encoder
+
+        return avro_encoder(payload, wanted)
+    from ematix_flow.backends.payloads.protobuf_encoding import protobuf_encoder
+
+    return protobuf_encoder(payload, wanted)
+
+
+def describe(payload: Payload) -> tuple[ColumnSpec, ...] | None:
+    """The columns of the subject's latest schema; None without a registry, or for JSON and raw payloads.
+
+    SchemaMismatch when the registry has no such subject.
+    """
+    if payload.registry is None or payload.format not in ("avro", "protobuf"):
+        return None
+    from ematix_flow.backends.payloads.registry import registry_of, subject_of
+
+    subject = subject_of(payload, lambda: payload.message)
+    latest = registry_of(payload).latest(subject)
+    if latest is None:
+        raise SchemaMismatch(
+            f"the schema registry has no subject {subject!r}",
+            next_step="check the topic and the subject strategy, or declare the columns",
+        )
+    if latest.type.lower() != payload.format:
+        raise SchemaMismatch(
+            f"subject {subject!r} is {latest.type.title()} in the registry, and the payloads are said to be"
+            f" {payload.format}",
+            next_step=f'write  payload_format="{latest.type.lower()}"',
+        )
+    if payload.format == "avro":
+        from ematix_flow.backends.payloads import avro_schema
+
+        try:
+            return avro_schema.columns_of(avro_schema.parsed(latest))
+        except avro_schema.UnusableSchema as error:
+            raise SchemaMismatch(f"subject {subject!r}: {error}") from None
+    from ematix_flow.backends.payloads import protobuf_schema
+
+    try:
+        return protobuf_schema.columns_of(protobuf_schema.compiled(latest).chosen(payload.message))
+    except protobuf_schema.UnusableSchema as error:
+        raise SchemaMismatch(f"subject {subject!r}: {error}") from None
+
+
+def _needs_registry(payload: Payload) -> None:
+    if payload.format not in FORMATS:
+        raise ConfigError(
+            f"there is no payload format {payload.format!r}.{did_you_mean(payload.format, FORMATS)}"
+        )
+    if payload.registry is None:
+        raise ConfigError(
+            f"{payload.format} payloads need a schema registry, and none is given",
+            next_step="give the connection  schema_registry=  or  schema_registry_url=",
+        )

@@ -1,0 +1,71 @@
+"""Columns from what JSON payloads look like, for topics that nobody has declared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ematix_flow.backends.payloads.json_payload import NoObject, exact_fields
+from ematix_flow.backends.payloads.json_writing import Number
+from ematix_flow.backends.payloads.values import has_zone
+from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.spec.types import MAX_PRECISION, DataType
+
+_BIG = 1 << 63
+
+
+def infer_json(values: Iterable[bytes | None]) -> tuple[ColumnSpec, ...]:
+    """A nullable column for each field, in the order of first appearance; the same for the same samples.
+
+    Whole numbers are BigInt, beyond its range Numeric; with fractions among them Double. A text whose every
+    sample is a full ISO 8601 timestamp with a zone is TimestampTZ. Nested values are JSON. Fields of which
+    samples disagree are Text. What is no JSON object says nothing.
+    """
+    seen: dict[str, set[str]] = {}
+    digits: dict[str, int] = {}
+    for value in values:
+        if not value:
+            continue
+        try:
+            fields = exact_fields(value)
+        except NoObject:
+            continue
+        for name, field in fields.items():
+            if not name or "\x00" in name or not _is_text(name):
+                continue
+            shapes = seen.setdefault(name, set())
+            if field is not None:
+                shapes.add(_shape(field))
+                if isinstance(field, Number):
+                    digits[name] = max(digits.get(name, 0), len(field.lstrip("-")))
+    return tuple(ColumnSpec(name, _type(seen[name], digits.get(name, 0)), nullable=True) for name in seen)
+
+
+def _shape(field: Any) -> str:
+    if isinstance(field, Number):
+        if not field.lstrip("-").isdigit():
+            return "double"
+        return "big_int" if len(field) < 19 or -_BIG <= int(field[:40]) < _BIG else "numeric"
+    if isinstance(field, bool):
+        return "boolean"
+    if isinstance(field, str):
+        return "timestamp_tz" if has_zone(field) else "text"
+    return "json"
+
+
+def _type(shapes: set[str], digits: int) -> DataType:
+    if shapes == {"numeric"} or shapes == {"numeric", "big_int"}:
+        if digits <= MAX_PRECISION:
+            return DataType("numeric", precision=MAX_PRECISION, scale=0)
+        return DataType("text")
+    if shapes and shapes <= {"numeric", "big_int", "double"}:
+        return DataType("double" if "double" in shapes else "big_int")
+    return DataType(next(iter(shapes)) if len(shapes) == 1 else "text")
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

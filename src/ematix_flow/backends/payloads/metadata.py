@@ -1,0 +1,165 @@
+"""What a message has beside its payload, as columns: key, topic, partition, position, time and headers.
+
+A column is filled so when its name is one of `META_COLUMNS`. ``_event_ts`` is the payload's own field of
+that name where there is one and it is not null, and the message's time otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.payloads.assembling import record_batch
+from ematix_flow.backends.payloads.base import META_COLUMNS, Bad, Decoded, PayloadDecoder
+from ematix_flow.backends.payloads.values import Unfit, converter
+from ematix_flow.backends.streams import HEADERS, KEY, PARTITION, POSITION, TIMESTAMP, TOPIC, VALUE
+from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.spec.types import INTEGER_BITS, DataType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+EVENT_TS = "_event_ts"
+_FROM = {
+    "_key": KEY,
+    "_topic": TOPIC,
+    "_partition": PARTITION,
+    "_offset": POSITION,
+    EVENT_TS: TIMESTAMP,
+    "_headers": HEADERS,
+}
+
+
+def meta_columns(
+    names: Iterable[str] = META_COLUMNS, *, numeric_positions: bool = False
+) -> tuple[ColumnSpec, ...]:
+    """These columns as they are when nobody declares them; ``numeric_positions`` is Kafka's way."""
+    kinds = {
+        "_key": "bytes",
+        "_topic": "text",
+        "_partition": "integer" if numeric_positions else "text",
+        "_offset": "big_int" if numeric_positions else "text",
+        EVENT_TS: "timestamp_tz",
+        "_headers": "json",
+    }
+    return tuple(ColumnSpec(name, DataType(kinds[name]), nullable=True) for name in names)
+
+
+def payload_columns(columns: Sequence[ColumnSpec]) -> tuple[ColumnSpec, ...]:
+    """The columns that a payload is asked for, of all that are wanted."""
+    return tuple(
+        replace(c, nullable=True) if c.name == EVENT_TS else c
+        for c in columns
+        if c.name not in META_COLUMNS or c.name == EVENT_TS
+    )
+
+
+@dataclass(frozen=True)
+class MessageDecoder:
+    """Reads payloads with ``inner`` and puts ``columns`` together, in their order."""
+
+    inner: PayloadDecoder
+    columns: tuple[ColumnSpec, ...]
+    numeric_positions: bool = False
+
+    def decode(self, messages: pa.RecordBatch) -> Decoded:
+
+        decoded = self.inner.read(messages.column(VALUE))
+        meta = [c for c in self.columns if c.name in META_COLUMNS]
+        if not meta:
+            return decoded
+        bad: dict[int, str] = {}
+        arrays: list[pa.Array] = []
+        of_payload = set(decoded.rows.schema.names)
+        for column in self.columns:
+            own = decoded.rows.column(column.name) if column.name in of_payload else None
+            if column.name not in META_COLUMNS:
+                arrays.append(own)
+                continue
+            there = messages.column(_FROM[column.name])
+            if len(decoded.taken) != messages.num_rows:
+                there = there.take(decoded.taken)
+            arrays.append(self._filled(column, there, own, bad))
+        return self._without(decoded, arrays, bad)
+
+    def _filled(
+        self, column: ColumnSpec, there: pa.Array, own: pa.Array | None, bad: dict[int, str]
+    ) -> pa.Array:
+        import pyarrow.compute as pc
+
+        array = _converted(there, column, self.numeric_positions, bad)
+        if own is not None:
+            for at in [at for at in bad if own[at].is_valid]:
+                del bad[at]  # the payload says it, and the message is not asked
+            array = pc.coalesce(own, array)
+        if not column.nullable and array.null_count:
+            for at in pc.indices_nonzero(pc.is_null(array)).to_pylist():
+                bad.setdefault(
+                    at, f"the message has no {_FROM[column.name]}, and {column.name} takes no nulls"
+                )
+        return array
+
+    def _without(self, decoded: Decoded, arrays: Sequence[pa.Array], bad: dict[int, str]) -> Decoded:
+        """The rows that are left, with the reasons of all that are not."""
+        import pyarrow as pa
+
+        if not bad:
+            rows = record_batch(self.columns, arrays, len(decoded.taken))
+            return replace(decoded, rows=rows)
+        kept = pa.array([at for at in range(len(decoded.taken)) if at not in bad], pa.int64())
+        rows = record_batch(self.columns, [array.take(kept) for array in arrays], len(kept))
+        more = [Bad(decoded.taken[at].as_py(), reason) for at, reason in bad.items()]
+        reasons = sorted([*decoded.bad, *more], key=lambda each: each.index)
+        return Decoded(rows, decoded.taken.take(kept), tuple(reasons), decoded.empty)
+
+
+def _converted(array: pa.Array, column: ColumnSpec, numeric_positions: bool, bad: dict[int, str]) -> pa.Array:
+    """What the message has, in the column's type; where it does not fit, a null and a reason."""
+    import pyarrow as pa
+
+    kind, wanted = column.type.kind, column.type.arrow()
+    is_json = kind in ("json", "jsonb") and column.name != "_headers"  # those are JSON already
+    if array.type == wanted and kind not in ("uuid", "string") and not is_json:
+        return array
+    if kind == "timestamp" and column.name == EVENT_TS:
+        return array.cast(wanted)
+    if numeric_positions and kind in INTEGER_BITS and column.name in ("_partition", "_offset"):
+        try:
+            return array.cast(wanted)
+        except pa.ArrowInvalid:
+            pass  # one is no number after all: below it is found
+    elif kind == "text" or (kind == "bytes" and pa.types.is_string(array.type)):
+        try:
+            return array.cast(wanted)
+        except pa.ArrowInvalid:
+            pass  # a key that is no UTF-8: below it is found
+    return _one_by_one(array, column, bad)
+
+
+def _one_by_one(array: pa.Array, column: ColumnSpec, bad: dict[int, str]) -> pa.Array:
+    import pyarrow as pa
+
+    convert: Callable[[Any], Any] = converter(replace(column, nullable=True))
+    out: list[Any] = []
+    for at, value in enumerate(array.to_pylist()):
+        try:
+            out.append(convert(_as_field(value, column)))
+        except (Unfit, UnicodeDecodeError) as error:
+            utf8 = isinstance(error, UnicodeDecodeError)
+            bad.setdefault(at, f"the {_FROM[column.name]} is no valid UTF-8" if utf8 else str(error))
+            out.append(None)
+    return pa.array(out, column.type.arrow())
+
+
+def _as_field(value: Any, column: ColumnSpec) -> Any:
+    """Bytes as the text they are, and a text that is JSON as its value where JSON is wanted."""
+    if isinstance(value, bytes) and column.type.kind != "bytes":
+        value = value.decode()
+    if isinstance(value, str) and column.type.kind in ("json", "jsonb"):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value

@@ -1,0 +1,201 @@
+"""Protobuf payloads that name their schema in a registry.
+
+A message is read with the schema that it was written with; its fields are matched to columns by name. A
+field with presence that is not set is null; one without presence has its type's default. Enums are their
+names, ``google.protobuf.Timestamp`` is a moment, wrappers are their values, and lists, maps and messages
+are JSON with fields by the names of the file; what else becomes of a value is written in `values`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends.payloads.assembling import assemble
+from ematix_flow.backends.payloads.base import Bad, Decoded, Payload
+from ematix_flow.backends.payloads.framing import (
+    Framed,
+    SchemaId,
+    Unframed,
+    message_number,
+    message_path,
+    unframed,
+)
+from ematix_flow.backends.payloads.protobuf_schema import File, UnusableSchema, compiled, message_class
+from ematix_flow.backends.payloads.registry import PROTOBUF, Bounded, Registry, registry_of
+from ematix_flow.spec.tables import ColumnSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_KEPT = 500
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_MESSAGE, _GROUP, _ENUM = 11, 10, 14
+_WRAPPERS = frozenset(
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+)
+_BY_JSON = frozenset(
+    f"google.protobuf.{name}" for name in ("Duration", "FieldMask", "Struct", "Value", "ListValue")
+)
+
+Getter = Callable[[Any], Any]
+Getters = tuple[Any, tuple[tuple[str, Getter], ...]]  # a message's class, and what takes its fields
+_getters: Bounded[tuple[int, int, SchemaId, object, tuple[str, ...]], Getters] = Bounded(_KEPT)
+
+
+class Unreadable(Exception):
+    """Bytes that are not what the schema says."""
+
+
+@dataclass(frozen=True)
+class ProtobufDecoder:
+    """Reads payloads into these columns. Its payload holds the registry's secrets."""
+
+    payload: Payload
+    columns: tuple[ColumnSpec, ...]
+
+    def read(self, values: pa.Array) -> Decoded:
+        import pyarrow as pa
+
+        registry = registry_of(self.payload)
+        bad: list[Bad] = []
+        rows: list[Mapping[str, Any]] = []
+        kept: list[int] = []
+        empty = 0
+        files: dict[SchemaId, File | str] = {}  # of this batch: one look at the registry for each
+        for index, value in enumerate(values.to_pylist()):
+            if not value:
+                empty += 1
+                continue
+            try:
+                frame = unframed(value, glue=registry.glue)
+                file = files.get(frame.schema)
+                if file is None:
+                    file = files[frame.schema] = _file(registry, frame.schema)
+                if isinstance(file, str):
+                    bad.append(Bad(index, file))
+                    continue
+                rows.append(self._row(registry, frame, file))
+                kept.append(index)
+            except (Unframed, Unreadable) as error:
+                bad.append(Bad(index, str(error)))
+        batch, kept, unfit = assemble(self.columns, rows, kept)
+        bad = sorted([*bad, *unfit], key=lambda each: each.index)
+        return Decoded(batch, pa.array(kept, pa.int64()), tuple(bad), empty)
+
+    def _row(self, registry: Registry, frame: Framed, file: File) -> dict[str, Any]:
+        from google.protobuf.message import DecodeError
+
+        which: object
+        which, at = message_number(frame) if registry.glue else message_path(frame)
+        message, getters = self._getters(registry, frame.schema, file, which)
+        try:
+            found = message.FromString(frame.data[at:])
+            return {name: get(found) for name, get in getters}
+        except (DecodeError, UnicodeDecodeError) as error:
+            raise Unreadable(f"the payload is not what its schema says: {str(error)[:200]}") from None
+        except RecursionError:
+            raise Unreadable("the payload is nested too deeply") from None
+
+    def _getters(self, registry: Registry, schema_id: SchemaId, file: File, which: object) -> Getters:
+        names = tuple(column.name for column in self.columns)
+        key = (os.getpid(), id(registry), schema_id, which, names)
+        known = _getters.get(key)
+        if known is not None:
+            return known
+        descriptor = _message(file, which)
+        if descriptor is None:
+            raise Unreadable(f"schema id {schema_id} has no message at {which}")
+        fields = {field.name: field for field in descriptor.fields}
+        fields = {**{field.json_name: field for field in descriptor.fields}, **fields}
+        getters = tuple((name, _getter(fields[name])) for name in names if name in fields)
+        return _getters.put(key, (message_class(descriptor), getters))
+
+
+def _file(registry: Registry, schema_id: SchemaId) -> File | str:
+    """The schema's file, or why there is none."""
+    schema = registry.schema(schema_id)
+    if schema is None:
+        return f"schema id {schema_id} is not in the registry"
+    if schema.type != PROTOBUF:
+        return f"schema id {schema_id} is {schema.type.title()}, not Protobuf"
+    try:
+        return compiled(schema)
+    except UnusableSchema as error:
+        return str(error)
+
+
+def _message(file: File, which: object) -> Any | None:
+    if isinstance(which, tuple):
+        return file.by_path(which)
+    messages = file.messages()
+    return messages[which] if isinstance(which, int) and which < len(messages) else None
+
+
+# ------------------------------------------------------------------ values
+
+
+def _getter(field: Any) -> Getter:
+    name = field.name
+    if field.is_repeated:
+        return lambda message: _repeated(field, getattr(message, name))
+    one = _single(field)
+    if field.has_presence:
+        return lambda message: one(getattr(message, name)) if message.HasField(name) else None
+    return lambda message: one(getattr(message, name))
+
+
+def _repeated(field: Any, values: Any) -> Any:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        one = _single(field.message_type.fields_by_name["value"])
+        return {_key(key): one(values[key]) for key in values}
+    one = _single(field)
+    return [one(value) for value in values]
+
+
+def _key(key: Any) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+def _single(field: Any) -> Getter:
+    if field.type == _ENUM:
+        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        return lambda number: names.get(number, str(number))
+    if field.type in (_MESSAGE, _GROUP):
+        return _plain
+    return _itself
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _plain(message: Any) -> Any:
+    """A message as a value: of a well-known type its own, of any other a dictionary of its fields."""
+    from google.protobuf import json_format
+
+    descriptor = message.DESCRIPTOR
+    name = descriptor.full_name
+    if name == "google.protobuf.Timestamp":
+        try:
+            return _EPOCH + dt.timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
+        except OverflowError:
+            raise Unreadable(f"a Timestamp of {message.seconds} seconds is out of range") from None
+    if name in _WRAPPERS:
+        return message.value
+    if name in _BY_JSON:
+        try:
+            return json_format.MessageToDict(message)
+        except (json_format.Error, ValueError, AttributeError) as error:
+            raise Unreadable(f"the payload holds a {descriptor.name} that is none: {error}") from None
+    if name == "google.protobuf.Any":
+        return {"@type": message.type_url, "value": message.value}
+    return {field.name: _getter(field)(message) for field in descriptor.fields if _is_set(field, message)}
+
+
+def _is_set(field: Any, message: Any) -> bool:
+    return field.is_repeated or not field.has_presence or message.HasField(field.name)

@@ -1,0 +1,166 @@
+"""Schema registries as a decoder and an encoder see them: a schema by its id, the latest of a subject.
+
+A registry that is down raises CannotConnect, because the batch must come again; an id that it does not
+know is an answer. Schemas never change, so those that are known are served from memory, which is bounded.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.backends.payloads.framing import SchemaId
+from ematix_flow.errors import ConfigError, SchemaMismatch
+from ematix_flow.spec.connections import Connection
+from ematix_flow.spec.connections.registries import GlueSchemaRegistryConnection, SchemaRegistryConnection
+
+AVRO, PROTOBUF = "AVRO", "PROTOBUF"
+_KEPT_SCHEMAS = 1_000
+_UNKNOWN_SECONDS = 10.0  # a schema that was not there may be registered a moment later
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A file that a schema imports, by the name it imports it with."""
+
+    name: str
+    schema: Schema
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A registered schema: its text, whether AVRO or PROTOBUF or another, and what it refers to."""
+
+    id: SchemaId
+    text: str
+    type: str
+    references: tuple[Reference, ...] = ()
+
+
+class Bounded(Generic[Key, Value]):
+    """A memory of limited size that forgets what was used least recently. Safe among threads."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._kept: OrderedDict[Key, Value] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Key) -> Value | None:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+            return None
+
+    def put(self, key: Key, value: Value) -> Value:
+        with self._lock:
+            self._kept[key] = value
+            self._kept.move_to_end(key)
+            while len(self._kept) > self._size:
+                self._kept.popitem(last=False)
+        return value
+
+    def forget(self, key: Key) -> None:
+        with self._lock:
+            self._kept.pop(key, None)
+
+
+class Registry(ABC):
+    """One registry. Every call answers in bounded time, or raises CannotConnect."""
+
+    glue: bool = False
+
+    def __init__(self) -> None:
+        self._schemas: Bounded[SchemaId, Schema] = Bounded(_KEPT_SCHEMAS)
+        self._unknown: Bounded[SchemaId, float] = Bounded(_KEPT_SCHEMAS)
+
+    def schema(self, schema_id: SchemaId) -> Schema | None:
+        """The schema of an id, None when the registry has none."""
+        known = self._schemas.get(schema_id)
+        if known is not None:
+            return known
+        asked = self._unknown.get(schema_id)
+        if asked is not None and time.monotonic() - asked < _UNKNOWN_SECONDS:
+            return None
+        found = self._fetch(schema_id)
+        if found is None:
+            self._unknown.put(schema_id, time.monotonic())
+            return None
+        return self._schemas.put(schema_id, found)
+
+    @abstractmethod
+    def _fetch(self, schema_id: SchemaId) -> Schema | None: ...
+
+    @abstractmethod
+    def latest(self, subject: str) -> Schema | None:
+        """The newest schema of a subject, None when there is no such subject."""
+
+    @abstractmethod
+    def register(self, subject: str, text: str, kind: str) -> SchemaId:
+        """The id under which it is registered now; SchemaMismatch when the registry refuses it."""
+
+    @abstractmethod
+    def subject(self, topic: str, record: str, strategy: str) -> str:
+        """The name of the subject of a topic's values."""
+
+
+_registries: dict[tuple[object, ...], Registry] = {}
+_lock = threading.Lock()
+
+
+def registry_of(payload: Payload) -> Registry:
+    """The registry of this process for the payload's connection; a forked process gets its own."""
+    connection = payload.registry
+    if connection is None:
+        raise ConfigError(
+            f"{payload.format} payloads need a schema registry, and none is given",
+            next_step="give the connection  schema_registry=  or  schema_registry_url=",
+        )
+    key = (os.getpid(), payload.registry_seconds, connection)
+    with _lock:
+        if key not in _registries:
+            _registries[key] = _open(connection, payload.registry_seconds)
+        return _registries[key]
+
+
+def _open(connection: Connection, seconds: float) -> Registry:
+    if isinstance(connection, SchemaRegistryConnection):
+        from ematix_flow.backends.payloads.registry_confluent import ConfluentRegistry
+
+        return ConfluentRegistry(connection, seconds)
+    if isinstance(connection, GlueSchemaRegistryConnection):
+        from ematix_flow.backends.payloads.registry_glue import GlueRegistry
+
+        return GlueRegistry(connection, seconds)
+    raise ConfigError(
+        f"connection {connection.name!r} is a {connection.kind} connection, not a schema registry"
+    )
+
+
+def subject_of(payload: Payload, record: Callable[[], str]) -> str:
+    """The subject of the payload's topic; ``record`` is asked only when the strategy needs it."""
+    strategy = payload.subject_strategy
+    if strategy not in ("topic_name", "record_name", "topic_record_name"):
+        raise ConfigError(
+            f"there is no subject strategy {strategy!r}",
+            next_step="write topic_name, record_name or topic_record_name",
+        )
+    name = record() if strategy != "topic_name" else ""
+    if strategy != "topic_name" and not name:
+        raise ConfigError(
+            f"the subject strategy {strategy} needs the full name of the message's record",
+            next_step="give the record's full name as  message=",
+        )
+    if strategy != "record_name" and not payload.topic:
+        raise SchemaMismatch(f"the subject strategy {strategy} needs a topic, and none is known")
+    return registry_of(payload).subject(payload.topic, name, strategy)

@@ -1,0 +1,161 @@
+"""A registry with Confluent's interface (also Apicurio's), by the client of confluent_kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from ematix_flow.backends.payloads.framing import SchemaId
+from ematix_flow.backends.payloads.registry import AVRO, Reference, Registry, Schema
+from ematix_flow.errors import CannotConnect, SchemaMismatch
+from ematix_flow.spec.connections.registries import SchemaRegistryConnection
+from ematix_flow.spec.connections.urls import mask_url
+from ematix_flow.spec.redaction import remember_secret
+
+_SHOWN = 500
+_DEEPEST = 32  # levels of references
+_MISSING = (40400, 40401, 40402, 40403)  # no such thing, subject, version, schema
+_INCOMPATIBLE, _INVALID = 409, 422
+
+Answer = TypeVar("Answer")
+
+
+class ConfluentRegistry(Registry):
+    """``seconds`` is how long one call may take, with a second try and all addresses of the connection."""
+
+    def __init__(self, connection: SchemaRegistryConnection, seconds: float) -> None:
+        super().__init__()
+        self._name, self._url = connection.name, mask_url(connection.url)
+        for secret in (connection.basic_auth_password, connection.tls_key_password):
+            remember_secret(secret)
+        self._client = self._made(connection, seconds)
+
+    def _made(self, connection: SchemaRegistryConnection, seconds: float) -> Any:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+
+        each = seconds / len(connection.url.split(","))
+        conf: dict[str, Any] = {
+            "url": str(connection.url),
+            "timeout": each * 0.4,
+            "max.retries": 1,
+            "retries.wait.ms": int(each * 100),
+            "retries.max.wait.ms": int(each * 100),
+            "cache.latest.ttl.sec": 1,
+        }
+        for key, value in (
+            ("ssl.ca.location", connection.tls_ca_path),
+            ("ssl.certificate.location", connection.tls_cert_path),
+            ("ssl.key.location", connection.tls_key_path),
+            ("ssl.key.password", connection.tls_key_password),
+        ):
+            if value:
+                conf[key] = str(value)
+        if connection.basic_auth_user:
+            conf["basic.auth.user.info"] = f"{connection.basic_auth_user}:{connection.basic_auth_password}"
+        try:
+            return SchemaRegistryClient.new_client(conf)
+        except (OSError, ValueError) as error:  # a certificate that is not there, or is none
+            raise CannotConnect(
+                f"connection {self._name!r} to the schema registry cannot be used: {error}",
+                next_step="mend its url, certificates or login",
+            ) from error
+
+    def subject(self, topic: str, record: str, strategy: str) -> str:
+        return {
+            "topic_name": f"{topic}-value",
+            "record_name": record,
+            "topic_record_name": f"{topic}-{record}",
+        }[strategy]
+
+    def latest(self, subject: str) -> Schema | None:
+        found = self._asked(lambda: self._client.get_latest_version(subject))
+        return None if found is None else self._with_references(found.schema_id, found.schema, 0)
+
+    def register(self, subject: str, text: str, kind: str) -> SchemaId:
+        from confluent_kafka.schema_registry import Schema as Unregistered
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        try:
+            return int(self._answer(lambda: self._client.register_schema(subject, Unregistered(text, kind))))
+        except SchemaRegistryError as error:
+            if error.http_status_code in (_INCOMPATIBLE, _INVALID):
+                raise SchemaMismatch(
+                    f"the schema registry refuses these columns for subject {subject!r}: {_words(error)}",
+                    state="nothing was registered, nothing was sent",
+                    next_step="make new columns nullable and keep the types of old ones, send to another"
+                    " topic, or change the subject's compatibility in the registry",
+                ) from error
+            raise self._refused(error) from error
+
+    def _fetch(self, schema_id: SchemaId) -> Schema | None:
+        if not isinstance(schema_id, int) or schema_id > 0x7FFFFFFF:  # ids are Java's ints
+            return None
+        found = self._asked(lambda: self._client.get_schema(schema_id))
+        return None if found is None else self._with_references(schema_id, found, 0)
+
+    def _with_references(self, schema_id: SchemaId, found: Any, depth: int) -> Schema:
+        references = []
+        for reference in found.references or ():
+            if depth >= _DEEPEST:
+                raise SchemaMismatch(f"schema {schema_id} refers to others more than {_DEEPEST} deep")
+            subject, version = reference.subject, reference.version
+            other = self._asked(partial(self._client.get_version, subject, version))
+            if other is None:
+                raise SchemaMismatch(
+                    f"schema {schema_id} refers to version {version} of {subject!r}, which is not there"
+                )
+            references.append(
+                Reference(reference.name, self._with_references(other.schema_id, other.schema, depth + 1))
+            )
+        return Schema(schema_id, found.schema_str or "", found.schema_type or AVRO, tuple(references))
+
+    # ------------------------------------------------------------------ asking
+
+    def _asked(self, ask: Callable[[], Answer]) -> Answer | None:
+        """The answer; None when the registry says that it has no such thing."""
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        try:
+            return self._answer(ask)
+        except SchemaRegistryError as error:
+            if error.http_status_code == 404 and error.error_code in _MISSING:
+                return None
+            raise self._refused(error) from error
+
+    def _answer(self, ask: Callable[[], Answer]) -> Answer:
+        """What the registry answers; that it cannot be reached is CannotConnect."""
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        try:
+            return ask()
+        except SchemaRegistryError:
+            raise
+        except Exception as error:  # of its HTTP client, of TLS, of an answer that is no JSON
+            words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise CannotConnect(
+                f"cannot reach the schema registry at {self._url}: {words[:_SHOWN]}",
+                next_step=f"check the url of connection {self._name!r} and that the registry runs",
+            ) from error
+
+    def _refused(self, error: Any) -> CannotConnect:
+        status = error.http_status_code
+        if status in (401, 403):
+            return CannotConnect(
+                f"the schema registry at {self._url} refuses the login of connection {self._name!r}"
+                f" (HTTP {status})",
+                next_step="check basic_auth_user, basic_auth_password or the client certificate",
+            )
+        if status == 404:
+            return CannotConnect(
+                f"there is no schema registry at {self._url}: it answers HTTP 404",
+                next_step="check the path of the url; Apicurio's is …/apis/ccompat/v7",
+            )
+        return CannotConnect(
+            f"the schema registry at {self._url} answers HTTP {status}: {_words(error)}",
+            next_step="run it again once the registry works",
+        )
+
+
+def _words(error: Any) -> str:
+    return " ".join(str(error.error_message or error).split())[:_SHOWN]

@@ -1,0 +1,137 @@
+"""AWS Glue's schema registry, by boto3."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ematix_flow.backends.payloads.framing import SchemaId
+from ematix_flow.backends.payloads.registry import Registry, Schema
+from ematix_flow.errors import CannotConnect, SchemaMismatch
+from ematix_flow.spec.connections.registries import GlueSchemaRegistryConnection
+from ematix_flow.spec.redaction import remember_secret
+
+_COMPATIBILITY = "BACKWARD"  # as Confluent's registry has it
+_UNKNOWN = ("EntityNotFoundException", "InvalidInputException", "ValidationException")
+_PAUSE = 0.2
+
+
+class GlueRegistry(Registry):
+    """``seconds`` is how long one call may take, with a second try."""
+
+    glue = True
+
+    def __init__(self, connection: GlueSchemaRegistryConnection, seconds: float) -> None:
+        super().__init__()
+        self._connection, self._seconds = connection, seconds
+        self._where = connection.endpoint or f"region {connection.region}"
+        for secret in (connection.aws_secret_access_key, connection.aws_session_token):
+            remember_secret(secret)
+        self._client = self._made()
+
+    def _made(self) -> Any:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+
+        connection = self._connection
+        config = Config(
+            retries={"mode": "standard", "total_max_attempts": 2},
+            connect_timeout=self._seconds * 0.4,
+            read_timeout=self._seconds * 0.4,
+        )
+        try:
+            session = boto3.Session(
+                aws_access_key_id=connection.aws_access_key_id or None,
+                aws_secret_access_key=connection.aws_secret_access_key or None,
+                aws_session_token=connection.aws_session_token or None,
+                profile_name=connection.aws_profile or None,
+                region_name=connection.region or None,
+            )
+            return session.client("glue", endpoint_url=connection.endpoint or None, config=config)
+        except (BotoCoreError, ValueError) as error:
+            raise CannotConnect(
+                f"connection {connection.name!r} to Glue cannot be used: {error}",
+                next_step="mend its region, endpoint or profile",
+            ) from error
+
+    def subject(self, topic: str, record: str, strategy: str) -> str:
+        """Glue's own clients name a schema as its topic, without a suffix."""
+        return {"topic_name": topic, "record_name": record, "topic_record_name": f"{topic}-{record}"}[
+            strategy
+        ]
+
+    def latest(self, subject: str) -> Schema | None:
+        return self._version(SchemaId=self._named(subject), SchemaVersionNumber={"LatestVersion": True})
+
+    def _fetch(self, schema_id: SchemaId) -> Schema | None:
+        return self._version(SchemaVersionId=schema_id) if isinstance(schema_id, str) else None
+
+    def _version(self, **which: Any) -> Schema | None:
+        found = self._call("get_schema_version", **which)
+        if found is None:
+            return None
+        return Schema(found["SchemaVersionId"], found["SchemaDefinition"], found["DataFormat"])
+
+    def register(self, subject: str, text: str, kind: str) -> SchemaId:
+        if self.latest(subject) is None:
+            made = self._call(
+                "create_schema",
+                RegistryId={"RegistryName": self._connection.registry_name},
+                SchemaName=subject,
+                DataFormat=kind,
+                Compatibility=_COMPATIBILITY,
+                SchemaDefinition=text,
+            )
+            if made is None:
+                raise SchemaMismatch(
+                    f"Glue refuses schema {subject!r}, or has no registry {self._connection.registry_name!r}",
+                    next_step=f"check the registry of connection {self._connection.name!r}, and that the"
+                    " topic's name is one that Glue takes",
+                )
+            return str(made["SchemaVersionId"])
+        made = self._call("register_schema_version", SchemaId=self._named(subject), SchemaDefinition=text)
+        version = str(made["SchemaVersionId"]) if made else ""
+        if not made or not self._available(version, made.get("Status", "")):
+            raise SchemaMismatch(
+                f"Glue refuses these columns for schema {subject!r}: they do not fit its earlier versions",
+                state="nothing was sent",
+                next_step="make new columns nullable and keep the types of old ones, or use another topic",
+            )
+        return version
+
+    def _available(self, version: str, status: str) -> bool:
+        """Whether Glue takes the version; it looks at it for a moment."""
+        end = time.monotonic() + self._seconds
+        while status == "PENDING" and time.monotonic() < end:
+            time.sleep(_PAUSE)
+            found = self._call("get_schema_version", SchemaVersionId=version)
+            status = found.get("Status", "") if found else "FAILURE"
+        return status == "AVAILABLE"
+
+    def _named(self, subject: str) -> dict[str, str]:
+        return {"RegistryName": self._connection.registry_name, "SchemaName": subject}
+
+    def _call(self, method: str, **arguments: Any) -> dict[str, Any] | None:
+        """The answer; None when Glue says that there is no such thing."""
+        from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
+
+        try:
+            return dict(getattr(self._client, method)(**arguments))
+        except ParamValidationError:
+            return None  # no schema can have such a name
+        except ClientError as error:
+            told = error.response.get("Error", {})
+            code, message = str(told.get("Code", "")), str(told.get("Message", ""))
+            if code in _UNKNOWN:
+                return None
+            raise CannotConnect(
+                f"Glue's schema registry ({self._where}) refuses connection"
+                f" {self._connection.name!r}: {code} {message}",
+                next_step="check its keys or profile and their rights, and run it again",
+            ) from error
+        except BotoCoreError as error:
+            raise CannotConnect(
+                f"cannot reach Glue's schema registry ({self._where}): {error}",
+                next_step=f"check the endpoint and region of connection {self._connection.name!r}",
+            ) from error

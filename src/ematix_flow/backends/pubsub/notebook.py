@@ -1,0 +1,80 @@
+"""Pub/Sub without a pipeline: ``PubSubBackend.open(project_id)``."""
+
+from __future__ import annotations
+
+from ematix_flow.backends.notebooks import BATCH_BYTES, MessageBackend
+from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.backends.pubsub import backend
+from ematix_flow.backends.pubsub.receiver import PubSubReceiver
+from ematix_flow.backends.streams import Reading, Receiver, Sender
+from ematix_flow.spec.connections import PubSubConnection
+
+NAME = "notebook"
+
+
+class PubSubBackend(MessageBackend):
+    """One project. Places are subscriptions to read, and topics to write.
+
+    While a batch is worked on, nobody asks for more time: what takes longer than a minute to be committed,
+    or longer than the subscription's deadline when it is the first batch, may come again.
+    """
+
+    batch_size = 1000
+
+    def __init__(self, project: backend.PubSubBackend, payload: Payload) -> None:
+        super().__init__(payload)
+        self._project = project
+
+    @classmethod
+    def open(
+        cls,
+        project_id: str,
+        *,
+        endpoint: str | None = None,
+        anonymous_auth: bool = False,
+        credentials_path: str | None = None,
+        payload_format: str = "json",
+        batch_size: int | None = None,
+        batch_bytes: int | None = None,
+    ) -> PubSubBackend:
+        """Connects to nothing yet. ``endpoint`` and ``anonymous_auth`` are for the emulator."""
+        connection = PubSubConnection(
+            name=NAME,
+            project_id=project_id,
+            endpoint=endpoint or "",
+            anonymous_auth=anonymous_auth,
+            credentials_path=credentials_path or "",
+        )
+        opened = cls(backend.PubSubBackend(connection), Payload(format=payload_format))
+        opened.batch_size = cls.batch_size if batch_size is None else batch_size
+        opened.batch_bytes = BATCH_BYTES if batch_bytes is None else batch_bytes
+        return opened
+
+    def ping(self) -> str:
+        return self._project.check()
+
+    def nack_pending(self) -> int:
+        """Give back what was yielded and not committed; how many messages.
+
+        They come again, or go where the subscription's dead-letter policy says.
+        """
+        count = 0
+        for place, receipts in self._pending.items():
+            receiver = self._receivers[place]
+            assert isinstance(receiver, PubSubReceiver)
+            receiver.nack(receipts)
+            count += len(receipts)
+        self._pending.clear()
+        return count
+
+    def pending_count(self) -> int:
+        """How many messages were yielded and not committed."""
+        return sum(len(receipts) for receipts in self._pending.values())
+
+    def _receiver(self, place: str) -> Receiver:
+        return self._project.stream_source().receiver(Reading(place), {})
+
+    def _sender(self, place: str) -> Sender:
+        target = self._project.message_target()
+        target.check_place(place)
+        return target.sender(place, {})

@@ -1,0 +1,35 @@
+"""``flow consume-list``: the streams that a module declares."""
+
+from __future__ import annotations
+
+from ematix_flow.cli.commands.list import loads_of, stream_as_json
+from ematix_flow.cli.group import new_app
+from ematix_flow.cli.options import ModuleOption, OutputOption
+from ematix_flow.cli.output import Column, write_json, write_table
+from ematix_flow.cli.project import load_project
+from ematix_flow.cli.terminal import say
+
+app = new_app()
+
+
+@app.command("consume-list")
+def list_streams(module: ModuleOption = None, output: OutputOption = "text") -> None:
+    """Show the streams that a module declares: what they follow, what they load, where they stand."""
+    specs = [declared.spec for declared in load_project(module).streams.values()]
+    if output == "json":
+        write_json([stream_as_json(spec) for spec in specs])
+        return
+    if not specs:
+        say("the module declares no streaming pipeline")
+        return
+    columns = (
+        Column("stream"),
+        Column("follows", wraps=True),
+        Column("loads", wraps=True),
+        Column("declared at", wraps=True),
+    )
+    rows = [
+        (spec.name, ", ".join(source.label for source in spec.sources), loads_of(spec), spec.where)
+        for spec in specs
+    ]
+    write_table(columns, rows)

@@ -1,0 +1,332 @@
+"""``flow dlq``: the dead letters of streams."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ematix_flow.cli.group import new_app
+from ematix_flow.cli.moments import local, zone_name
+from ematix_flow.cli.options import ModuleOption, OutputOption
+from ematix_flow.cli.output import Column, write_json, write_table, write_text
+from ematix_flow.cli.project import known_module, load_project
+from ematix_flow.cli.terminal import is_terminal, say
+from ematix_flow.errors import UsageError
+from ematix_flow.state.dead_letters import DeadLetter, DeadLetterStore, LetterStatus, Selection, Stage
+
+if TYPE_CHECKING:
+    from ematix_flow.graph.registry import DeclaredStream
+
+app = new_app("Look at the dead letters of streams; replay, park or purge them.")
+
+PipelineOption = Annotated[
+    str | None, typer.Option("--pipeline", "-p", metavar="NAME", help="Only letters of this stream.")
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="Where the letters are: a URL or the name of a connection. Without it: where the stream of the "
+        "module says, then dead_letters.db in the state folder.",
+    ),
+]
+TableOption = Annotated[
+    str | None, typer.Option("--table", metavar="NAME", help="The store's table, or its topic.")
+]
+StageOption = Annotated[Stage | None, typer.Option("--stage", help="Only letters that failed there.")]
+StatusOption = Annotated[LetterStatus | None, typer.Option("--status", help="Only letters of this status.")]
+ReasonOption = Annotated[
+    str | None, typer.Option("--reason", metavar="TEXT", help="Only letters whose reason holds this.")
+]
+EveryOption = Annotated[bool, typer.Option("--all", help="Every letter that the other options leave.")]
+FirstOption = Annotated[int | None, typer.Option("--first", metavar="N", min=1, help="The oldest N.")]
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", hidden=True)]
+
+
+@app.command("list")
+def list_letters(
+    pipeline: PipelineOption = None,
+    stage: StageOption = None,
+    status: StatusOption = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, oldest first.")] = 20,
+    offset: Annotated[int, typer.Option("--offset", min=0, help="Leave out so many first.")] = 0,
+    module: ModuleOption = None,
+    store: StoreOption = None,
+    table: TableOption = None,
+    output: OutputOption = "text",
+) -> None:
+    """Show dead letters, oldest first, and how many there are."""
+    with _opened(pipeline, module, store, table) as letters:
+        found = letters.list(pipeline, stage=stage, status=status, limit=limit, offset=offset)
+        counts = [] if output == "json" else letters.counts(pipeline)
+        place = letters.location
+    if output == "json":
+        write_json([letter.to_json() for letter in found])
+        return
+    if not found:
+        say(f"no such dead letter in {place}")
+        return
+    columns = (
+        Column("id"),
+        Column("pipeline"),
+        Column("stage"),
+        Column("status"),
+        Column("attempt", right=True),
+        Column(f"failed ({zone_name()})"),
+        Column("position"),
+        Column("reason", wraps=True),
+    )
+    write_table(columns, [_row(letter) for letter in found])
+    total = sum(count.letters for count in counts)
+    by_status = ", ".join(
+        f"{sum(count.letters for count in counts if count.status == status):,} {status}"
+        for status in dict.fromkeys(count.status for count in counts)
+    )
+    say(f"{total:,} in {place}: {by_status}. flow dlq show ID  says more of one")
+
+
+@app.command("show")
+def show_letter(
+    id: Annotated[str, typer.Argument(metavar="ID", hidden=True)],
+    pipeline: PipelineOption = None,
+    most: Annotated[int, typer.Option("--bytes", min=0, help="How much of the payload to show.")] = 4096,
+    module: ModuleOption = None,
+    store: StoreOption = None,
+    table: TableOption = None,
+    output: OutputOption = "text",
+) -> None:
+    """Show one letter with its payload. The first letters of its id are enough."""
+    with _opened(pipeline, module, store, table) as letters:
+        letter = letters.get(pipeline, id)
+    if output == "json":
+        shown = {"payload": _decoded(letter.payload[:most]), "key": _decoded(letter.key)}
+        write_json({**letter.to_json(), **shown, "payload_shown": min(most, len(letter.payload))})
+        return
+    facts = {
+        "id": letter.id,
+        "pipeline": letter.pipeline,
+        "stage": letter.stage,
+        "status": f"{letter.status}, attempt {letter.attempt}",
+        "failed": f"{local(letter.failed_at)} {zone_name()}",
+        "reason": letter.reason,
+        "source": letter.source,
+        "position": _position(letter),
+        "target": letter.target,
+        "batch": letter.batch,
+        "event": f"{local(letter.event_ts)} {zone_name()}" if letter.event_ts else None,
+        "headers": letter.headers,
+        "key": None if letter.key is None else _readable(letter.key[:most]),
+        "payload": f"{letter.payload_size:,} bytes, {letter.payload_format}",
+    }
+    write_text(
+        "\n".join(
+            f"{label:<10}{_harmless(str(value))}" for label, value in facts.items() if value is not None
+        )
+    )
+    write_text("")
+    write_text(_harmless(_readable(letter.payload[:most]), lines=True))
+    if letter.payload_size > most:
+        say(f"the first {most:,} bytes; more with  --bytes {letter.payload_size}")
+
+
+@app.command("replay")
+def replay_letters(
+    ids: IdsArgument = None,
+    everything: EveryOption = False,
+    first: FirstOption = None,
+    pipeline: PipelineOption = None,
+    stage: StageOption = None,
+    reason: ReasonOption = None,
+    status: StatusOption = None,
+    module: ModuleOption = None,
+    store: StoreOption = None,
+    table: TableOption = None,
+    output: OutputOption = "text",
+) -> int:
+    """Run letters through their stream once more. What fails again stays, and is parked in the end."""
+    from ematix_flow.schedule import dead_letters
+
+    with _opened(pipeline, module, store, table) as letters:
+        name, selection = _chosen(letters, pipeline, ids, everything, first, stage, reason, status)
+        declared = load_project(module).stream(name)
+        result = dead_letters.replay(name, letters, selection, dead_letters.runner_for(declared))
+    if output == "json":
+        write_json(result.to_json())
+    elif not result.taken:
+        say(f"no dead letter of {name!r} was to be replayed")
+    else:
+        write_text(
+            f"{result.replayed:,} of {result.taken:,} replayed, {result.failed:,} failed again"
+            + (f", {result.parked:,} of them parked" if result.parked else "")
+            + (f", {result.released:,} not tried" if result.released else "")
+            + (f", {result.lost:,} taken by another replay meanwhile" if result.lost else "")
+        )
+        for id, why in result.failures.items():
+            say(f"  {id[:12]}  {_harmless(why)}")
+    return 1 if result.failed or result.lost else 0
+
+
+@app.command("park")
+def park_letters(
+    ids: IdsArgument = None,
+    everything: EveryOption = False,
+    first: FirstOption = None,
+    pipeline: PipelineOption = None,
+    stage: StageOption = None,
+    reason: ReasonOption = None,
+    module: ModuleOption = None,
+    store: StoreOption = None,
+    table: TableOption = None,
+    output: OutputOption = "text",
+) -> None:
+    """Leave letters out of further replays, unless one names them."""
+    with _opened(pipeline, module, store, table) as letters:
+        name, selection = _chosen(letters, pipeline, ids, everything, first, stage, reason, None)
+        _tell("parked", name, letters.park(name, selection), output)
+
+
+@app.command("purge")
+def purge_letters(
+    ids: IdsArgument = None,
+    everything: EveryOption = False,
+    first: FirstOption = None,
+    pipeline: PipelineOption = None,
+    stage: StageOption = None,
+    reason: ReasonOption = None,
+    status: StatusOption = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    module: ModuleOption = None,
+    store: StoreOption = None,
+    table: TableOption = None,
+    output: OutputOption = "text",
+) -> None:
+    """Forget letters for good."""
+    with _opened(pipeline, module, store, table) as letters:
+        name, selection = _chosen(letters, pipeline, ids, everything, first, stage, reason, status)
+        if not yes:
+            _confirm(f"forget the chosen dead letters of {name!r} in {letters.location} for good?")
+        _tell("purged", name, letters.purge(name, selection), output)
+
+
+# ------------------------------------------------------------------ which letters, and where
+
+
+@contextmanager
+def _opened(
+    pipeline: str | None, module: str | None, store: str | None, table: str | None
+) -> Iterator[DeadLetterStore]:
+    from ematix_flow.backends.dead_letters import open_dead_letters, open_for_stream
+
+    declared = None if store or table else _declared(pipeline, module)
+    if declared is not None:
+        opened = open_for_stream(declared.spec, env=os.environ)
+    else:
+        opened = open_dead_letters(store, env=os.environ, table=table)
+    with opened:
+        yield opened
+
+
+def _declared(pipeline: str | None, module: str | None) -> DeclaredStream | None:
+    """The stream whose letters are meant; one that no ``--module`` asked for may be unknown."""
+    if pipeline is None or known_module(module) is None:
+        return None
+    registry = load_project(module)
+    return registry.stream(pipeline) if module else registry.streams.get(pipeline)
+
+
+def _chosen(
+    store: DeadLetterStore,
+    pipeline: str | None,
+    ids: Sequence[str] | None,
+    everything: bool,
+    first: int | None,
+    stage: Stage | None,
+    reason: str | None,
+    status: LetterStatus | None,
+) -> tuple[str, Selection]:
+    """Of which pipeline, and which of its letters."""
+    ways = sum([bool(ids), everything, first is not None])
+    if ways != 1:
+        problem = "no dead letters are chosen" if not ways else "dead letters are chosen in several ways"
+        raise UsageError(problem, next_step="give their ids, or --first N, or --all")
+    found = [store.get(pipeline, id) for id in ids or ()]
+    if len({letter.pipeline for letter in found}) > 1:
+        raise UsageError("these letters are of several streams", next_step="choose those of one at a time")
+    name = found[0].pipeline if found else pipeline
+    if name is None:
+        raise UsageError("of which stream?", next_step="give --pipeline NAME;  flow dlq list  shows them")
+    chosen = tuple(letter.id for letter in found) or None
+    return name, Selection(everything, first, chosen, stage, reason, status)
+
+
+def _confirm(question: str) -> None:
+    if not is_terminal(sys.stdin):
+        raise UsageError("nobody is there to confirm it", state="nothing was changed", next_step="give --yes")
+    if not typer.confirm(question, err=True):
+        raise UsageError("not confirmed", state="nothing was changed")
+
+
+def _tell(what: str, pipeline: str, number: int, output: str) -> None:
+    if output == "json":
+        write_json({"pipeline": pipeline, what: number})
+    else:
+        write_text(f"{number:,} dead letter{'' if number == 1 else 's'} of {pipeline} {what}")
+
+
+# ------------------------------------------------------------------ as a person reads it
+
+
+def _row(letter: DeadLetter) -> tuple[object, ...]:
+    return (
+        letter.id[:12],
+        _harmless(letter.pipeline),
+        letter.stage,
+        letter.status,
+        letter.attempt,
+        local(letter.failed_at),
+        _harmless(_position(letter) or ""),
+        _harmless(letter.reason.split("\n")[0][:300]),
+    )
+
+
+def _position(letter: DeadLetter) -> str | None:
+    parts = (letter.source, letter.partition, letter.position)
+    return "/".join(part for part in parts if part is not None) or None
+
+
+def _decoded(payload: bytes | None) -> dict[str, Any] | None:
+    if payload is None:
+        return None
+    try:
+        return {"text": payload.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"hex": payload.hex()}
+
+
+def _readable(payload: bytes) -> str:
+    """As text where it is text, though it may be cut in the middle of a letter; else as a hex dump."""
+    for end in range(4):
+        try:
+            text = payload[: len(payload) - end].decode("utf-8")
+        except UnicodeDecodeError:
+            continue
+        if "\x00" not in text:
+            return text
+        break
+    return "\n".join(
+        f"{start:06x}  {payload[start : start + 16].hex(' '):<47}  "
+        + "".join(chr(byte) if 32 <= byte < 127 else "." for byte in payload[start : start + 16])
+        for start in range(0, len(payload), 16)
+    )
+
+
+def _harmless(text: str, *, lines: bool = False) -> str:
+    """Without what a terminal would obey."""
+    kept = "\n\t" if lines else "\t"
+    return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)

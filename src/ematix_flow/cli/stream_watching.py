@@ -1,0 +1,238 @@
+"""What a person sees while streams run: a live line for each in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO
+
+from ematix_flow.cli.failures import error_lines
+from ematix_flow.cli.terminal import is_terminal, write
+from ematix_flow.errors import FlowError
+from ematix_flow.observe.stream_watch import StreamWatch
+from ematix_flow.spec.redaction import mask
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+@dataclass
+class StreamState:
+    """What is known of one stream so far."""
+
+    name: str
+    batches: int = 0
+    last_batch: int | None = None
+    rows_read: int = 0
+    rows_written: int = 0
+    rate: float = 0.0  # rows written a second, in the last batch
+    seconds: float = 0.0  # of the last batch
+    lag: int | None = None
+    dead_letters: int = 0
+    restarts: int = 0
+    changed: bool = False  # since it was last told
+    told_at: float = 0.0
+
+    def take(self, number: int, read: int, written: int, seconds: float, lag: Mapping[str, int]) -> None:
+        self.batches += 1
+        self.last_batch = number
+        self.rows_read += read
+        self.rows_written += written
+        self.seconds = seconds
+        self.rate = written / seconds if seconds > 0 else 0.0
+        self.lag = sum(lag.values()) if lag else None
+        self.changed = True
+
+    def fields(self) -> str:
+        """``batch=12 rows_read=…``: for a person and for grep."""
+        parts = {
+            "batch": "-" if self.last_batch is None else str(self.last_batch),
+            "rows_read": str(self.rows_read),
+            "rows_written": str(self.rows_written),
+            "rows_per_second": f"{self.rate:.0f}",
+            "batch_seconds": f"{self.seconds:.2f}",
+        }
+        optional = {
+            "lag": self.lag,
+            "dead_letters": self.dead_letters or None,
+            "restarts": self.restarts or None,
+        }
+        parts.update((key, str(value)) for key, value in optional.items() if value is not None)
+        return " ".join(f"{key}={value}" for key, value in parts.items())
+
+    def sentence(self) -> str:
+        """The same in words, for a line that moves."""
+        if self.last_batch is None:
+            return "waiting for rows"
+        parts = [f"{self.rows_written:,} rows", f"{self.rate:,.0f} a second", f"batch {self.last_batch}"]
+        if self.lag is not None:
+            parts.append(f"lag {self.lag:,}")
+        parts.append(f"last {self.seconds:.1f} s")
+        if self.dead_letters:
+            parts.append(f"{self.dead_letters:,} put aside")
+        if self.restarts:
+            parts.append(f"{self.restarts} restart{'' if self.restarts == 1 else 's'}")
+        return ", ".join(parts)
+
+
+class StreamView(StreamWatch):
+    """The base of the views: keeps count, and says what fails. Safe to call from any thread."""
+
+    def __init__(self, names: Sequence[str], stream: TextIO | None = None) -> None:
+        self.stream = sys.stderr if stream is None else stream
+        self.states = {name: StreamState(name) for name in names}
+        self._lock = threading.RLock()
+
+    def batch(
+        self,
+        name: str,
+        number: int,
+        rows_read: int,
+        rows_written: int,
+        seconds: float,
+        lag: Mapping[str, int],
+    ) -> None:
+        with self._lock:
+            self.states[name].take(number, rows_read, rows_written, seconds, lag)
+            self.shown_state(self.states[name])
+
+    def dead_letters(self, name: str, count: int) -> None:
+        with self._lock:
+            self.states[name].dead_letters += count
+            self.states[name].changed = True
+            self.shown_state(self.states[name])
+
+    def restarting(self, name: str, error: BaseException, delay: float) -> None:
+        with self._lock:
+            self.states[name].restarts += 1
+            what = error.what if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
+            self.say(name, f"failed, starts again in {delay:.1f} s: {what}")
+
+    def failed(self, name: str, error: FlowError) -> None:
+        """A stream ended with an error, which will not be tried again."""
+        with self._lock:
+            several = name if len(self.states) > 1 else None
+            self.talk(error_lines(error, self.stream, several))
+
+    def note(self, text: str) -> None:
+        with self._lock:
+            self.talk(f"  note: {mask(text)}")
+
+    def say(self, name: str, text: str) -> None:
+        """One line about a stream."""
+        self.talk(f"{name}: {mask(text)}")
+
+    def talk(self, text: str) -> None:
+        write(text, self.stream)
+
+    def shown_state(self, state: StreamState) -> None:
+        """Numbers of a stream changed. Called with the lock held."""
+
+    def tick(self) -> None:
+        """Time passed. Called now and then from the thread that waits for the streams."""
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """The view is on the screen within the block."""
+        yield
+
+
+class LineStreamView(StreamView):
+    """For a log: a line at the start, one every ten seconds in which something happened, one at the end."""
+
+    def started(self, name: str, plan_text: str) -> None:
+        with self._lock:
+            self.states[name].told_at = time.monotonic()
+            self.say(name, "started")
+
+    def tick(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            for state in self.states.values():
+                if state.changed and now - state.told_at >= SECONDS_BETWEEN_LINES:
+                    state.changed, state.told_at = False, now
+                    self.say(state.name, state.fields())
+
+    def stopped(self, name: str) -> None:
+        with self._lock:
+            self.states[name].changed = False
+            self.say(name, f"stopped {self.states[name].fields()}")
+
+    def say(self, name: str, text: str) -> None:
+        moment = dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.talk(f"{moment} {name}: {mask(text)}")
+
+
+class LiveStreamView(StreamView):
+    """For a terminal: one line for each stream, which changes in place."""
+
+    def __init__(self, names: Sequence[str], stream: TextIO | None = None) -> None:
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        super().__init__(names, stream)
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            TextColumn("{task.fields[detail]}", markup=False),
+            TimeElapsedColumn(),
+            console=Console(file=self.stream, highlight=False, soft_wrap=True),
+            transient=True,
+        )
+        self._tasks: dict[str, TaskID] = {
+            name: self._progress.add_task(name, total=None, detail="starting") for name in names
+        }
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        with self._progress:
+            yield
+
+    def talk(self, text: str) -> None:
+        from rich.text import Text
+
+        self._progress.console.print(Text.from_ansi(text))
+
+    def started(self, name: str, plan_text: str) -> None:
+        with self._lock:
+            self.shown_state(self.states[name])
+
+    def shown_state(self, state: StreamState) -> None:
+        self._progress.update(self._tasks[state.name], detail=state.sentence())
+
+    def failed(self, name: str, error: FlowError) -> None:
+        with self._lock:
+            self._progress.update(self._tasks[name], visible=False)
+            super().failed(name, error)
+
+    def stopped(self, name: str) -> None:
+        with self._lock:
+            self._progress.update(self._tasks[name], visible=False)
+            self.say(name, f"stopped: {self.states[name].sentence()}")
+
+
+class QuietStreamView(StreamView):
+    """Says nothing but what failed for good."""
+
+    def restarting(self, name: str, error: BaseException, delay: float) -> None:
+        return None
+
+    def note(self, text: str) -> None:
+        return None
+
+
+def choose_stream_view(
+    names: Sequence[str], *, quiet: bool = False, stream: TextIO | None = None
+) -> StreamView:
+    """The view that fits the stream, which is stderr unless told."""
+    stream = sys.stderr if stream is None else stream
+    if quiet:
+        return QuietStreamView(names, stream)
+    return LiveStreamView(names, stream) if is_terminal(stream) else LineStreamView(names, stream)

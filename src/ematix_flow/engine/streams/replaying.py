@@ -1,0 +1,84 @@
+"""Messages that were put aside, loaded as the stream would load them now.
+
+They go through the same loader as a batch of their own, whose name is made of what they are: a replay that
+died after its commit and is tried again does nothing the second time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ematix_flow.backends.streams import MESSAGE_DDL, message_schema
+from ematix_flow.engine.streams.batches import BatchReport, Unloadable
+from ematix_flow.engine.streams.place import StreamPlace
+from ematix_flow.engine.streams.sinks import BatchName
+from ematix_flow.engine.streams.stream import Stream
+from ematix_flow.errors import SourceFailed, Unsupported
+from ematix_flow.plan.world import World
+from ematix_flow.spec.streams import StreamSpec
+
+_NAMES = [field.split()[0] for field in MESSAGE_DDL.split(", ")]
+
+
+class Replay:
+    """Loads messages into all targets of a stream, beside the stream itself if that runs."""
+
+    def __init__(self, spec: StreamSpec, world: World, place: StreamPlace) -> None:
+        self.refused: list[Unloadable] = []
+        self.spec = replace(spec, on_error="dlq")
+        self.stream = Stream(self.spec, world, place, letters=self)
+        if any(source.kind_of_rows != "messages" for source in self.stream.sources):
+            raise Unsupported(
+                f"stream {spec.name!r} follows files or tables, which have no messages to replay"
+            )
+
+    def add(self, letters: Sequence[Unloadable]) -> None:
+        """What cannot be loaded this time either."""
+        self.refused += letters
+
+    def load(self, messages: Sequence[Mapping[str, Any]], attempt: str) -> dict[int, str]:
+        """By its index, why a message could not be loaded; all others are in every target.
+
+        ``attempt`` tells one try from the next.
+        """
+        self.refused = []
+        frame = self._frame(messages)
+        for loader in self.stream.loaders(frame):
+            name = BatchName(self.spec.name, str(self._name(messages, attempt)), 0, None)
+            loader.load(name, frame, BatchReport(0))
+        reasons: dict[int, str] = {}
+        for letter in self.refused:
+            for index, message in enumerate(messages):
+                if index not in reasons and all(_same(message, letter.message, key) for key in _NAMES[:5]):
+                    reasons[index] = letter.reason
+                    break
+        if len(reasons) < len(self.refused):
+            raise SourceFailed(
+                "a message that could not be replayed was not found among those that were tried"
+            )
+        return reasons
+
+    def _frame(self, messages: Sequence[Mapping[str, Any]]) -> Any:
+        import pyarrow as pa
+
+        rows = pa.Table.from_pylist(
+            [{name: m.get(name) for name in _NAMES} for m in messages], message_schema()
+        )
+        return self.stream.world.spark().newSession().createDataFrame(rows)
+
+    def _name(self, messages: Sequence[Mapping[str, Any]], attempt: str) -> uuid.UUID:
+        digest = hashlib.blake2b(digest_size=16)
+        for part in [self.spec.name, attempt, *(repr([m.get(key) for key in _NAMES[:5]]) for m in messages)]:
+            digest.update(part.encode() + b"\0")
+        return uuid.UUID(bytes=digest.digest())
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any], key: str) -> bool:
+    left, right = one.get(key), other.get(key)
+    if isinstance(right, bytearray | memoryview):
+        right = bytes(right)
+    return bool(left == right)

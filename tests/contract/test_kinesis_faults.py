@@ -1,0 +1,224 @@
+"""What Kinesis answers on a bad day: throttling, iterators that expire, records that are refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ematix_flow.backends.kinesis.backend import KinesisBackend
+from ematix_flow.backends.kinesis.sender import KinesisSender
+from ematix_flow.backends.streams import Reading, Receiver, outgoing_schema
+from ematix_flow.errors import CannotConnect, SourceFailed, TargetFailed
+from ematix_flow.spec.connections import KinesisConnection
+from tests.contract.kinesis_fake import SHARD, Answer, FakeKinesis, error, fake_kinesis, records, shard
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKinesis]:
+    with fake_kinesis() as server:
+        yield server
+
+
+def connection(fake: FakeKinesis) -> KinesisConnection:
+    return KinesisConnection(name="k", **fake.connection_fields())
+
+
+def opened(fake: FakeKinesis, **reading: Any) -> Receiver:
+    return KinesisBackend(connection(fake)).stream_source().receiver(Reading("s", **reading), {})
+
+
+def in_turn(*answers: Answer) -> Any:
+    """Each answer once, then the last for ever."""
+    left = list(answers)
+    return lambda request: left.pop(0) if len(left) > 1 else left[0]
+
+
+def rows(*values: tuple[bytes | None, bytes | None]) -> pa.RecordBatch:
+    columns = [
+        pa.array([value for value, _ in values], pa.binary()),
+        pa.array([key for _, key in values], pa.binary()),
+        pa.nulls(len(values), pa.int32()),
+        pa.nulls(len(values), pa.string()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=outgoing_schema())
+
+
+def polled(receiver: Receiver, count: int) -> list[str | None]:
+    found: list[str | None] = []
+    deadline = time.monotonic() + 60
+    while len(found) < count and time.monotonic() < deadline:
+        found += [message.position for message in receiver.poll(100, 0.2)]
+    return found
+
+
+# ------------------------------------------------------------------ reading
+
+
+def test_a_shard_that_is_throttled_is_asked_again_from_the_same_place(fake: FakeKinesis) -> None:
+    throttled = error("ProvisionedThroughputExceededException")
+    fake.answers["GetRecords"] = in_turn(
+        (200, records([1], "second")),
+        *[throttled] * 8,
+        (200, records([2], "third")),
+        (200, records([], "end")),
+    )
+    with closing(opened(fake)) as receiver:
+        assert polled(receiver, 2) == ["1", "2"]
+    asked = [request["ShardIterator"] for name, request in fake.requests if name == "GetRecords"]
+    assert set(asked[1:10]) == {"second"}
+
+
+def test_an_iterator_that_has_expired_is_renewed_after_the_last_record(fake: FakeKinesis) -> None:
+    fake.answers["GetRecords"] = in_turn(
+        (200, records([7], "old")), error("ExpiredIteratorException"), (200, records([8], "new"))
+    )
+    with closing(opened(fake)) as receiver:
+        assert polled(receiver, 2) == ["7", "8"]
+    asked = [request for name, request in fake.requests if name == "GetShardIterator"]
+    assert asked[1]["ShardIteratorType"] == "AFTER_SEQUENCE_NUMBER"
+    assert asked[1]["StartingSequenceNumber"] == "7"
+
+
+def test_a_shard_is_not_asked_more_than_five_times_a_second(fake: FakeKinesis) -> None:
+    fake.answers["GetRecords"] = lambda request: (200, records([1], "more", behind=1000))
+    with closing(opened(fake)) as receiver:
+        began = time.monotonic()
+        while time.monotonic() - began < 1.5:
+            receiver.poll(100, 0.01)
+        took = time.monotonic() - began
+        assert receiver.drained() is False
+        assert receiver.lag() == {SHARD: 1000}
+    assert fake.count("GetRecords") <= took * 5 + 1
+
+
+def test_pages_of_shards_are_all_read(fake: FakeKinesis) -> None:
+    first, second = shard("shardId-000000000001"), shard("shardId-000000000002")
+    fake.answers["ListShards"] = lambda request: (
+        200,
+        {"Shards": [second]} if "NextToken" in request else {"Shards": [first], "NextToken": "x"},
+    )
+    with closing(opened(fake)) as receiver:
+        receiver.poll(10, 0)
+        assert set(receiver.lag()) == {"shardId-000000000001", "shardId-000000000002"}
+    assert {"NextToken": "x", "MaxResults": 1000} in [request for _, request in fake.requests]
+
+
+def test_a_child_whose_parents_are_gone_is_read(fake: FakeKinesis) -> None:
+    fake.answers["ListShards"] = lambda request: (200, {"Shards": [shard("c", "gone", "gone-too")]})
+    with closing(opened(fake)) as receiver:
+        receiver.poll(10, 0)
+        assert set(receiver.lag()) == {"c"}
+
+
+def test_a_merged_shard_waits_for_both_parents(fake: FakeKinesis) -> None:
+    tree = [shard("a", closed=True), shard("b", closed=True), shard("c", "a", "b")]
+    fake.answers["ListShards"] = lambda request: (200, {"Shards": tree})
+    fake.answers["GetShardIterator"] = lambda request: (200, {"ShardIterator": request["ShardId"]})
+    slow = in_turn(*[(200, records([], "b"))] * 3, (200, records([2], None)))
+    by_shard = {
+        "a": lambda request: (200, records([1], None)),
+        "b": slow,
+        "c": lambda request: (200, records([3], "c")),
+    }
+    fake.answers["GetRecords"] = lambda request: by_shard[request["ShardIterator"]](request)
+    with closing(opened(fake)) as receiver:
+        assert polled(receiver, 3) == ["1", "2", "3"]
+
+
+def test_what_one_shard_brought_is_not_lost_when_another_fails(fake: FakeKinesis) -> None:
+    tree = [shard("a"), shard("b")]
+    fake.answers["ListShards"] = lambda request: (200, {"Shards": tree})
+    fake.answers["GetShardIterator"] = lambda request: (200, {"ShardIterator": request["ShardId"]})
+    fake.answers["GetRecords"] = lambda request: (
+        error("AccessDeniedException", "no") if request["ShardIterator"] == "b" else (200, records([1], "a"))
+    )
+    with closing(opened(fake)) as receiver:
+        assert [message.position for message in receiver.poll(10, 1)] == ["1"]
+        assert list(receiver.progress()) == ["a"]
+        with pytest.raises(SourceFailed, match="does not allow"):
+            receiver.poll(10, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("UnrecognizedClientException", CannotConnect),
+        ("ExpiredTokenException", CannotConnect),
+        ("KMSDisabledException", SourceFailed),
+    ],
+)
+def test_a_refusal_is_told_in_words(fake: FakeKinesis, code: str, kind: type[Exception]) -> None:
+    fake.answers["GetRecords"] = lambda request: error(code, "the reason")
+    with closing(opened(fake)) as receiver, pytest.raises(kind, match="the reason"):
+        receiver.poll(10, 1)
+
+
+def test_a_user_who_may_not_describe_the_stream_can_read_it(fake: FakeKinesis) -> None:
+    fake.answers["DescribeStreamSummary"] = lambda request: error("AccessDeniedException")
+    fake.answers["GetRecords"] = lambda request: (200, records([1], "more"))
+    with closing(opened(fake)) as receiver:
+        assert polled(receiver, 1) == ["1"]
+    assert "may not describe" in KinesisBackend(connection(fake)).check()
+
+
+# ------------------------------------------------------------------ sending
+
+
+def taken(request: dict[str, Any], *refused: int, code: str = "InternalFailure") -> Answer:
+    told = [
+        {"ErrorCode": code, "ErrorMessage": "later"}
+        if index in refused
+        else {"SequenceNumber": "1", "ShardId": "s"}
+        for index in range(len(request["Records"]))
+    ]
+    return 200, {"FailedRecordCount": len(refused), "Records": told}
+
+
+def test_only_the_records_that_were_refused_are_sent_again(fake: FakeKinesis) -> None:
+    throttled = "ProvisionedThroughputExceededException"
+    answers = [lambda r: taken(r, 1, 3, code=throttled), lambda r: taken(r, 0), lambda r: taken(r)]
+    fake.answers["PutRecords"] = lambda request: answers.pop(0)(request)
+    batch = rows(*[(b"%d" % number, b"k%d" % number) for number in range(5)])
+    assert KinesisSender(connection(fake), "s").send([batch]) == 5
+    sent = [[record["PartitionKey"] for record in request["Records"]] for _, request in fake.requests]
+    assert sent == [["k0", "k1", "k2", "k3", "k4"], ["k1", "k3"], ["k1"]]
+
+
+def test_records_that_are_refused_for_good_fail_at_once(fake: FakeKinesis) -> None:
+    fake.answers["PutRecords"] = lambda request: taken(request, 0, code="InvalidArgumentException")
+    with pytest.raises(TargetFailed, match=r"1 × InvalidArgumentException.*later"):
+        KinesisSender(connection(fake), "s").send([rows((b"1", b"k"), (b"2", b"k"))])
+    assert fake.count("PutRecords") == 1
+
+
+def test_records_that_never_get_in_are_told_in_the_end(fake: FakeKinesis) -> None:
+    fake.answers["PutRecords"] = lambda request: taken(
+        request, *range(len(request["Records"])), code="ProvisionedThroughputExceededException"
+    )
+    with pytest.raises(TargetFailed, match="did not take 2 records") as caught:
+        KinesisSender(connection(fake), "s", patience=1.0).send([rows((b"1", b"k"), (b"2", b"k"))])
+    assert "update-shard-count" in str(caught.value)
+    assert fake.count("PutRecords") > 2
+
+
+def test_requests_are_as_large_as_the_service_takes_and_no_larger(fake: FakeKinesis) -> None:
+    fake.answers["PutRecords"] = taken
+    small = rows(*[(b"x", b"k")] * 1201)
+    large = rows(*[(b"x" * 1_000_000, b"k")] * 7)
+    assert KinesisSender(connection(fake), "s").send([small, large]) == 1208
+    assert [len(request["Records"]) for _, request in fake.requests] == [500, 500, 206, 2]
+
+
+def test_a_sender_that_is_pickled_sends(fake: FakeKinesis) -> None:
+    import pickle
+
+    fake.answers["PutRecords"] = taken
+    sender = KinesisBackend(connection(fake)).message_target().sender("s", {"partition_key_prefix": "p-"})
+    assert pickle.loads(pickle.dumps(sender)).send([rows((b"1", None), (None, None))]) == 2
+    keys = [record["PartitionKey"] for record in fake.requests[0][1]["Records"]]
+    assert all(key.startswith("p-") for key in keys) and len(set(keys)) == 2

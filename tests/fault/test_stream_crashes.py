@@ -1,0 +1,167 @@
+"""A stream that dies between any two durable effects and is started again: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ematix_flow import Target, faults
+from ematix_flow.api.streaming import StreamingPipeline
+from ematix_flow.backends.dead_letters import open_for_stream
+from ematix_flow.spec.connections import SQLiteConnection
+from tests.services.kafka import KafkaServer
+from tests.stream_runs import kafka_connection, load, produce, query, stream, warehouse
+
+pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("spark")]
+
+POINTS = [
+    "staging.created",
+    "staging.loaded",
+    "stream.dead_letters",
+    "stream.staged",
+    "apply.before_commit",
+    "apply.after_commit",
+    "staging.dropped",
+    "stream.target_committed",
+    "stream.committed",
+    "stream.acknowledged",
+]
+
+
+@pytest.fixture
+def events(pg_database: str) -> str:
+    query(pg_database, "CREATE TABLE events (id bigint NOT NULL, name text)")
+    return pg_database
+
+
+def into(kafka: KafkaServer, topic: str, url: str, **options: Any) -> StreamingPipeline:
+    return stream(
+        source=kafka_connection(kafka),
+        source_query=topic,
+        target=warehouse(url),
+        target_table=("public", "events"),
+        transform_on_error="dlq",
+        **options,
+    )
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_stream_that_dies_there_loads_everything_once(
+    kafka: KafkaServer, kafka_topic: str, events: str, point: str
+) -> None:
+    followed = into(kafka, kafka_topic, events)
+    produce(kafka, kafka_topic, [{"id": n} for n in range(10)] + [b"broken"])
+    with faults.inject(point, "crash") as fault, pytest.raises(faults.InjectedCrash):
+        load(followed)
+    assert fault.fired
+    produce(kafka, kafka_topic, [{"id": n} for n in range(10, 13)])
+    load(followed)
+    assert query(events, "SELECT count(*), count(DISTINCT id) FROM events") == [(13, 13)]
+    with open_for_stream(followed.spec, env=os.environ) as store:
+        assert len(store.list("events", limit=10)) == 1
+
+
+def test_of_two_targets_each_gets_the_batch_once_when_the_stream_dies_between_them(
+    kafka: KafkaServer, kafka_topic: str, events: str, tmp_path: Path
+) -> None:
+    import sqlite3
+
+    lite = SQLiteConnection(name="lite", path=str(tmp_path / "lite.db"))
+    followed = stream(
+        source=kafka_connection(kafka),
+        source_query=kafka_topic,
+        targets=[
+            Target(connection=warehouse(events), table=("public", "events")),
+            Target(connection=lite, table="events"),
+        ],
+    )
+    produce(kafka, kafka_topic, [{"id": n, "name": "x"} for n in range(10)])
+    with faults.inject("stream.target_committed", "crash"), pytest.raises(faults.InjectedCrash):
+        load(followed)
+    assert query(events, "SELECT count(*) FROM events") == [(10,)]
+    load(followed)
+    assert query(events, "SELECT count(*) FROM events") == [(10,)]
+    with sqlite3.connect(lite.path) as database:
+        assert database.execute("SELECT count(*), count(DISTINCT id) FROM events").fetchall() == [(10, 10)]
+
+
+def test_messages_sent_without_a_transaction_may_come_twice_and_are_never_lost(
+    kafka: KafkaServer, kafka_topic: str
+) -> None:
+    out = kafka.create_topic("out")
+    followed = stream(
+        source=kafka_connection(kafka),
+        source_query=kafka_topic,
+        target=kafka_connection(kafka, "sink"),
+        target_topic=out,
+        transform_sql="SELECT id FROM source",
+    )
+    produce(kafka, kafka_topic, [{"id": n} for n in range(5)])
+    with faults.inject("stream.sent", "crash"), pytest.raises(faults.InjectedCrash):
+        load(followed)
+    load(followed)
+    sent = [json.loads(message.value())["id"] for message in kafka.consume_all(out, read_committed=True)]
+    assert set(sent) == set(range(5))
+    assert len(sent) == 10
+
+
+CHILD = """
+import sys
+from ematix_flow import KafkaConnection, PostgresConnection
+from ematix_flow.api.streaming import run_streaming_pipeline
+bootstrap, topic, url = sys.argv[1:4]
+run_streaming_pipeline(
+    name="killed",
+    source=KafkaConnection(name="kafka", bootstrap_servers=bootstrap), source_query=topic,
+    target=PostgresConnection(name="warehouse", url=url), target_table=("public", "events"),
+    idle_pause_ms=20, max_rows_per_batch=200,
+)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_process_that_is_killed_again_and_again_loads_every_message_once(
+    kafka: KafkaServer, kafka_topic: str, events: str, tmp_path: Path
+) -> None:
+    """Real SIGKILLs at moments of nobody's choosing, while messages go on coming."""
+    script = tmp_path / "killed.py"
+    script.write_text(CHILD)
+    total = 0
+    for round_ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, str(script), kafka.bootstrap, kafka_topic, events],
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.DEVNULL,
+            stderr=(tmp_path / f"err{round_}").open("wb"),
+        )
+        try:
+            aim = total + 300
+            deadline = time.monotonic() + 150
+            while query(events, "SELECT count(*) FROM events")[0][0] < aim:
+                produce(kafka, kafka_topic, [{"id": n} for n in range(total, total + 50)])
+                total += 50
+                assert process.poll() is None, (tmp_path / f"err{round_}").read_text()[-2000:]
+                assert time.monotonic() < deadline, (tmp_path / f"err{round_}").read_text()[-2000:]
+                time.sleep(0.05)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    followed = stream(
+        "killed",
+        source=kafka_connection(kafka),
+        source_query=kafka_topic,
+        target=warehouse(events),
+        target_table=("public", "events"),
+    )
+    load(followed)
+    assert query(events, "SELECT count(*), count(DISTINCT id) FROM events") == [(total, total)]

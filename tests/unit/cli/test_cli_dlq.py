@@ -1,0 +1,255 @@
+"""``flow dlq``: looking at dead letters, and replaying, parking and purging them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from ematix_flow.backends.dead_letters import open_dead_letters
+from ematix_flow.schedule import dead_letters as replaying
+from ematix_flow.state.dead_letters import DeadLetter, Selection
+
+STREAMS = """
+from ematix_flow.graph.registry import DeclaredStream, current_registry
+from ematix_flow.spec.streams import DeadLetterSpec, StreamSpec
+
+for name, table in (("orders", None), ("returns", "rejected")):
+    spec = StreamSpec(name, sources=(), targets=(), dead_letters=DeadLetterSpec(table=table))
+    current_registry().add_stream(DeclaredStream(spec, None))
+"""
+
+
+@pytest.fixture
+def streams(tmp_path):
+    (tmp_path / "streams.py").write_text(STREAMS, encoding="utf-8")
+
+
+def keep(count: int = 1, pipeline: str = "orders", table: str | None = None, **given) -> list[str]:
+    """Letters as a stream would have left them; their ids."""
+    letters = [
+        DeadLetter.of(
+            pipeline,
+            **{
+                "stage": "decode",
+                "reason": "not JSON",
+                "payload": b"{",
+                "source": "events",
+                "partition": "3",
+                "position": str(number),
+                **given,
+            },
+        )
+        for number in range(count)
+    ]
+    with open_dead_letters(env=os.environ, table=table) as store:
+        store.add(letters)
+    return [letter.id for letter in letters]
+
+
+def listed(flow, *options: str) -> list[tuple[str, str]]:
+    return [(each["position"], each["status"]) for each in flow("dlq", "list", *options, "-o", "json").json]
+
+
+# ------------------------------------------------------------------ looking
+
+
+def test_letters_are_listed_oldest_first_with_how_many_there_are(flow):
+    first, second = keep(2)
+    shown = flow("dlq", "list")
+    header, one, two = shown.out.splitlines()
+    assert header.startswith("id            pipeline  stage   status   attempt  failed (")
+    assert one.startswith(f"{first[:12]}  orders    decode  pending        1  ")
+    assert one.endswith("events/3/0  not JSON")
+    assert two.startswith(second[:12])
+    assert "2 in sqlite://" in shown.err
+    assert "2 pending" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], ["0", "1", "2", "0"]),
+        (["--pipeline", "returns"], ["0"]),
+        (["--stage", "write"], ["0"]),
+        (["--limit", "1", "--offset", "1"], ["1"]),
+        (["--status", "parked"], []),
+    ],
+)
+def test_letters_can_be_narrowed_down(flow, options, expected):
+    keep(3)
+    keep(1, "returns", stage="write")
+    assert [position for position, _ in listed(flow, *options)] == expected
+
+
+def test_no_letter_says_where_it_looked(flow):
+    shown = flow("dlq", "list")
+    assert shown.code == 0
+    assert shown.err.startswith("no such dead letter in sqlite://")
+
+
+def test_a_letter_is_shown_with_its_payload_as_text(flow):
+    (id,) = keep(payload=b'{"a": "\xc3\xa9"', key=b"k1", headers='{"x": "y"}')
+    shown = flow("dlq", "show", id[:6]).out
+    assert f"id        {id}" in shown
+    assert "position  events/3/0" in shown
+    assert "key       k1" in shown
+    assert "payload   10 bytes, json" in shown
+    assert shown.endswith('\n\n{"a": "é"\n')
+    told = flow("dlq", "show", id, "-o", "json").json
+    assert (told["payload"], told["key"]) == ({"text": '{"a": "é"'}, {"text": "k1"})
+
+
+def test_a_payload_that_is_no_text_is_shown_as_hex_and_not_all_of_it(flow):
+    (id,) = keep(payload=b"\x00\xffabc" + b"x" * 100)
+    shown = flow("dlq", "show", id, "--bytes", "5")
+    assert shown.out.endswith("000000  00 ff 61 62 63                                   ..abc\n")
+    assert "--bytes 105" in shown.err
+    told = flow("dlq", "show", id, "--bytes", "5", "-o", "json").json
+    assert (told["payload"], told["payload_shown"]) == ({"hex": "00ff616263"}, 5)
+
+
+def test_text_that_is_cut_within_a_letter_is_still_text(flow):
+    (id,) = keep(payload="aé".encode())
+    assert flow("dlq", "show", id, "--bytes", "2").out.endswith("\na\n")
+
+
+def test_a_terminal_obeys_no_letter(flow):
+    (id,) = keep(payload=b"\x1b[2J\x07", reason="\x1b]0;owned\x07", position="\x1b[31m")
+    for shown in (flow("dlq", "list").out, flow("dlq", "show", id).out):
+        assert "\x1b" not in shown
+        assert "\\x1b" in shown
+
+
+def test_a_letter_that_is_not_there_is_a_usage_error(flow):
+    failed = flow("dlq", "show", "feed")
+    assert failed.code == 2
+    assert "next:  flow dlq list" in failed.err
+
+
+# ------------------------------------------------------------------ parking and purging
+
+
+def test_chosen_letters_are_parked(flow):
+    ids = keep(3)
+    assert flow("dlq", "park", ids[2][:10]).out == "1 dead letter of orders parked\n"
+    assert flow("dlq", "park", "--first", "1", "-p", "orders", "-o", "json").json == {
+        "pipeline": "orders",
+        "parked": 1,
+    }
+    assert listed(flow) == [("0", "parked"), ("1", "pending"), ("2", "parked")]
+
+
+def test_letters_are_chosen_by_stage_and_reason(flow):
+    keep(2)
+    keep(1, stage="write", reason="too long")
+    assert flow("dlq", "park", "--all", "-p", "orders", "--reason", "TOO", "--stage", "write").code == 0
+    assert [status for _, status in listed(flow)] == ["pending", "pending", "parked"]
+
+
+def test_purging_asks_and_nobody_there_is_no_yes(flow):
+    keep(2)
+    failed = flow("dlq", "purge", "--all", "--pipeline", "orders")
+    assert failed.code == 2
+    assert "next:  give --yes" in failed.err
+    assert len(listed(flow)) == 2
+    assert flow("dlq", "purge", "--all", "--pipeline", "orders", "--yes").code == 0
+    assert listed(flow) == []
+
+
+@pytest.mark.parametrize(("answer", "left"), [("n\n", 1), ("y\n", 0)])
+def test_purging_does_what_was_answered(flow, monkeypatch, answer, left):
+    keep()
+    monkeypatch.setattr("ematix_flow.cli.commands.dlq.is_terminal", lambda stream: True)
+    monkeypatch.setattr("typer.confirm", lambda question, err: answer == "y\n")
+    flow("dlq", "purge", "--first", "1", "-p", "orders")
+    assert len(listed(flow)) == left
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "no dead letters are chosen"),
+        (["--all", "--first", "2"], "several ways"),
+        (["--all"], "of which stream?"),
+        (["abc", "--all"], "several ways"),
+        (["abc"], "no dead letter 'abc'"),
+    ],
+)
+def test_a_choice_that_makes_no_sense_is_a_usage_error(flow, options, said):
+    failed = flow("dlq", "park", *options)
+    assert failed.code == 2
+    assert said in failed.err
+
+
+def test_letters_of_several_streams_are_not_mixed(flow):
+    ids = [*keep(), *keep(1, "returns")]
+    failed = flow("dlq", "park", *ids)
+    assert (failed.code, "several streams" in failed.err) == (2, True)
+
+
+# ------------------------------------------------------------------ which store
+
+
+def test_the_store_is_chosen_by_url_and_table(flow, tmp_path):
+    with open_dead_letters(f"duckdb://{tmp_path}/dw.duckdb", env={}, table="shop.rejected") as store:
+        store.add([DeadLetter.of("orders", "write", "x", payload=b"", position="9")])
+    options = ("--store", f"duckdb://{tmp_path}/dw.duckdb", "--table", "shop.rejected")
+    assert listed(flow, *options) == [("9", "pending")]
+    assert listed(flow) == []
+
+
+def test_the_store_is_the_one_that_the_stream_declares(flow, streams):
+    keep(1, "returns", "rejected")
+    assert listed(flow, "-p", "returns") == []
+    assert listed(flow, "-p", "returns", "-m", "streams") == [("0", "pending")]
+    unknown = flow("dlq", "list", "-p", "return", "-m", "streams")
+    assert (unknown.code, "Did you mean 'returns'?" in unknown.err) == (2, True)
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "s3://bucket/x", "sqlite://:memory:", "no_such_connection"])
+def test_a_store_that_cannot_be_is_an_error(flow, url):
+    failed = flow("dlq", "list", "--store", url)
+    assert failed.code in (1, 2)
+    assert failed.err.startswith("error: ")
+
+
+# ------------------------------------------------------------------ replaying
+
+
+@pytest.fixture
+def running(monkeypatch):
+    """Letters whose position is odd fail again."""
+
+    def run(letters: Sequence[DeadLetter]) -> Mapping[str, str | None]:
+        return {each.id: "still bad" if int(each.position or 0) % 2 else None for each in letters}
+
+    monkeypatch.setattr(replaying, "runner_for", lambda declared: run)
+
+
+def test_a_replay_tells_what_became_of_the_letters(flow, streams, running):
+    keep(4)
+    told = flow("dlq", "replay", "--all", "-p", "orders", "-m", "streams")
+    assert told.code == 1
+    assert told.out == "2 of 4 replayed, 2 failed again\n"
+    assert told.err.count("still bad") == 2
+    assert [status for _, status in listed(flow)] == ["replayed", "pending", "replayed", "pending"]
+    again = flow("dlq", "replay", "--all", "-p", "orders", "-m", "streams", "-o", "json").json
+    assert (again["taken"], again["failed"], again["parked"]) == (2, 2, 2)
+
+
+def test_a_replay_of_named_letters_takes_them_alone(flow, streams, running):
+    ids = keep(4)
+    told = flow("dlq", "replay", ids[2], "-p", "orders", "-m", "streams")
+    assert (told.code, told.out) == (0, "1 of 1 replayed, 0 failed again\n")
+
+
+def test_a_replay_without_letters_is_no_failure(flow, streams, running):
+    told = flow("dlq", "replay", "--all", "-p", "orders", "-m", "streams")
+    assert (told.code, told.err) == (0, "no dead letter of 'orders' was to be replayed\n")
+
+
+def test_the_choice_in_the_store_is_the_same_as_in_the_command():
+    assert Selection(first=1).takes() == ("pending",)
+    assert Selection(ids=("a",)).takes() == ("pending", "parked")
