@@ -162,12 +162,12 @@ def test_a_spool_acknowledges_what_is_settled_and_nothing_else(
     until(lambda: rabbitmq.count(rabbitmq_queue) == 30 - settled)
 
 
-@pytest.mark.parametrize("ids", [True, False])
+@pytest.mark.slow
 def test_a_hundred_thousand_messages_arrive_once(
-    rabbitmq: RabbitMQServer, rabbitmq_queue: str, tmp_path: Path, ids: bool
+    rabbitmq: RabbitMQServer, rabbitmq_queue: str, tmp_path: Path
 ) -> None:
-    count = 100_000 if ids else 20_000
-    rabbitmq.publish(rabbitmq_queue, [b"%d" % n for n in range(count)], ids=ids)
+    count = 100_000
+    rabbitmq.publish(rabbitmq_queue, [b"%d" % n for n in range(count)])
     target = Target()
     with Spool(tmp_path) as spool:
         spool.follow(backend(rabbitmq).stream_source().receiver(Reading(rabbitmq_queue), {}))
@@ -209,21 +209,19 @@ CONSUMER = """
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("ids", [True, False])
+@pytest.mark.slow
 def test_a_consumer_killed_at_any_moment_loses_and_doubles_nothing(
-    rabbitmq: RabbitMQServer, any_queue: str, tmp_path: Path, ids: bool
+    rabbitmq: RabbitMQServer, any_queue: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     import pyarrow.parquet as pq
 
-    count = 3_000
+    count, ids = 3_000, "quorum" in request.node.name
     rabbitmq.publish(any_queue, [b"%d" % n for n in range(count)], ids=ids)
     (tmp_path / "out").mkdir()
     command = [sys.executable, "-c", textwrap.dedent(CONSUMER), rabbitmq.url(), any_queue]
     environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{REPOSITORY}"}
-    points = ["spool.written=kill:3", "spool.indexed=kill:4", "spool.settled=kill:3", "spool.renamed=kill:5"]
-    if ids:
-        points.append("spool.acknowledged=kill:2")
-    for fault in [*points, ""]:
+    points = ["written=kill:3", "indexed=kill:4", "settled=kill:3", "renamed=kill:5", "acknowledged=kill:2"]
+    for fault in [*(f"spool.{point}" for point in points), ""]:
         done = subprocess.run(
             [*command, str(tmp_path / "spool"), str(tmp_path / "out")],
             env={**environment, "EMATIX_FLOW_FAULT": fault},
@@ -241,10 +239,13 @@ def test_a_consumer_killed_at_any_moment_loses_and_doubles_nothing(
 
 
 @pytest.mark.fault
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "restarted"])
 def test_a_broker_that_restarts_loses_and_doubles_nothing(
     rabbitmq: RabbitMQServer, any_queue: str, tmp_path: Path, kill: bool
 ) -> None:
+    if kill:  # RabbitMQ 3.10 answers INTERNAL_ERROR for a quorum queue that was declared just before
+        rabbitmq.restart(kill=False)
     first, second = ([b"%d" % n for n in range(at, at + 500)] for at in (0, 500))
     rabbitmq.publish(any_queue, first, ids=True)
     target = Target()
@@ -254,15 +255,16 @@ def test_a_broker_that_restarts_loses_and_doubles_nothing(
             max_rows=50,
         )
         until(lambda: spool.pending_rows() >= 200)
-        spool.settle(spool.pending()[:0])
         target.load(spool)
         rabbitmq.restart(kill=kill)
-        rabbitmq.publish(any_queue, second, app_id="second", ids=True)
 
         def done() -> bool:
             target.load(spool)
             return spool.drained(1) and spool.pending_rows() == 0
 
+        until(done, 120)
+        rabbitmq.publish(any_queue, second, app_id="second", ids=True)
+        until(lambda: not spool.drained(1))
         until(done, 120)
     assert target.values == sorted([*first, *second])
     until(lambda: rabbitmq.count(any_queue) == 0)

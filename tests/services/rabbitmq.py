@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -146,18 +146,36 @@ class RabbitMQServer:
         with self.channel() as channel:
             return int(channel.queue_declare(queue, passive=True).method.message_count)
 
-    def publish(self, queue: str, values: Iterator[bytes] | list[bytes], **properties: Any) -> None:
-        """Persistent messages, confirmed as a whole; with ``ids=True`` each gets a message id."""
+    def publish(self, queue: str, values: Sequence[bytes], *, ids: bool = False, **properties: Any) -> None:
+        """Persistent messages, all confirmed when it returns; with ``ids`` each gets a message id."""
         import pika
 
-        ids = properties.pop("ids", False)
-        with self.channel() as channel:
-            channel.tx_select()
+        self.start()
+        waiting, lowest = set(range(1, len(values) + 1)), 1
+
+        def send(channel: Any) -> None:
+            channel.confirm_delivery(confirmed)
             for number, value in enumerate(values):
-                named = {"message_id": f"m-{number}"} if ids else {}
+                named = {"message_id": f"{properties.get('app_id', 'm')}-{number}"} if ids else {}
                 shown = pika.BasicProperties(delivery_mode=2, **named, **properties)
                 channel.basic_publish("", queue, value, shown)
-            channel.tx_commit()
+
+        def confirmed(frame: Any) -> None:
+            nonlocal lowest
+            tag = frame.method.delivery_tag
+            waiting.difference_update(range(lowest, tag + 1) if frame.method.multiple else (tag,))
+            lowest = tag + 1 if frame.method.multiple else lowest
+            if not waiting:
+                connection.close()
+
+        connection = pika.SelectConnection(
+            pika.URLParameters(self.url()),
+            on_open_callback=lambda opened: opened.channel(on_open_callback=send),
+            on_close_callback=lambda closed, _: closed.ioloop.stop(),
+        )
+        connection.ioloop.start()
+        connection.ioloop.close()
+        assert not waiting, "the broker went away"
 
     # -------------------------------------------------------------- the processes
 

@@ -22,7 +22,7 @@ A message can be in two segments when
 
 A message can be missed in one case: it has no id, equals another one in every byte, is marked as delivered
 before, and comes while it is unknown whether the acknowledgement of the other arrived (the process died
-within that one call). Who sends messages that may be equal gives them ids.
+within that one call, or the machine moments after it). Who sends messages that may be equal gives them ids.
 """
 
 from __future__ import annotations
@@ -259,7 +259,8 @@ class Spool:
         wanted = {_number(each) for each in segments}
         with self._lock:
             numbers = sorted(wanted & self._pending.keys())
-            self._index.settle(numbers)
+            if numbers:
+                self._index.settle(numbers)
             faults.point("spool.settled")
             now = time.monotonic()
             self._rejected.update((_number(segment), row) for segment, row in rejected)

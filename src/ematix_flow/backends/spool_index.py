@@ -61,7 +61,7 @@ def segment_number(name: str) -> int:
 
 
 class SpoolIndex:
-    """Open in one process at a time. Every method that changes something is durable when it returns."""
+    """Open in one process at a time. A change is durable when its method returns, unless that says else."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -81,7 +81,6 @@ class SpoolIndex:
                 # exclusive: no second process, and no shared memory, which a network's folder may lack
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")
                 connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = FULL")
                 connection.execute("BEGIN IMMEDIATE")
                 connection.execute("COMMIT")
                 connection.executescript(_TABLES)
@@ -159,8 +158,11 @@ class SpoolIndex:
             )
 
     def keep_digests(self, kept: Mapping[int, bytes | None]) -> None:
-        """Replace the digests of these segments, and forget segments that nothing is known of any more."""
-        with self.explained("written"), self._transaction():
+        """Replace the digests of these segments, and forget segments that nothing is known of any more.
+
+        Outlives the process at once, a loss of power a little later.
+        """
+        with self.explained("written"), self._transaction(durable=False):
             self._db.executemany(
                 "UPDATE segments SET digests = ? WHERE number = ?",
                 [(digests, number) for number, digests in kept.items()],
@@ -179,7 +181,7 @@ class SpoolIndex:
                 return
             for number in gone:
                 (self.segments / segment_name(number)).unlink(missing_ok=True)
-            with self._transaction():
+            with self._transaction(durable=False):  # a file that is missing says it as well
                 self._db.executemany(
                     "UPDATE segments SET removed = 1 WHERE number = ?", [(number,) for number in gone]
                 )
@@ -194,7 +196,9 @@ class SpoolIndex:
         return self._connection
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self, *, durable: bool = True) -> Iterator[None]:
+        """What is not ``durable`` is on disk with the next that is."""
+        self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield

@@ -15,7 +15,7 @@ import pika
 from pika.exceptions import AMQPError
 
 from ematix_flow.backends.rabbitmq.failures import cannot_connect
-from ematix_flow.errors import ConfigError
+from ematix_flow.errors import CannotConnect, ConfigError
 from ematix_flow.spec.connections.brokers import RabbitMQConnection
 from ematix_flow.spec.redaction import remember_secret
 
@@ -79,7 +79,11 @@ class Address:
         try:
             return pika.BlockingConnection(self.parameters())
         except (AMQPError, OSError, EOFError, ValueError) as error:
-            raise cannot_connect(error, self.name, self.label, self.vhost, self.user) from error
+            raise self.failed(error) from error
+
+    def failed(self, error: BaseException) -> CannotConnect:
+        """What the driver says of a connection that could not be made or used."""
+        return cannot_connect(error, self.name, self.label, self.vhost, self.user)
 
     @contextmanager
     def connected(self) -> Iterator[pika.BlockingConnection]:

@@ -188,7 +188,7 @@ class RabbitMQReceiver(Receiver):
             with suppress(AMQPError, OSError):
                 connection.close()
             if is_passing(error):
-                raise lost(self._address.name, self._address.label, error, 0) from error
+                raise self._address.failed(error) from error
             raise source_refused(error, self._address.name, self.queue, was_there=self._was_there) from error
         self._connection, self._channel = connection, channel
         self._floor, self._answered = 0, set()
@@ -197,8 +197,10 @@ class RabbitMQReceiver(Receiver):
 
     def _serve(self, seconds: float) -> None:
         assert self._connection is not None
+        if not self._connection.is_open:
+            raise AMQPError("the connection was closed")
         self._connection.process_data_events(time_limit=seconds)
-        if self._channel is not None and not self._channel.is_open:
+        if not self._channel.is_open:
             raise AMQPError("the channel was closed")
 
     def _delivered(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:

@@ -13,11 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pika
 
 from ematix_flow.backends.rabbitmq.address import Address
-from ematix_flow.backends.rabbitmq.failures import (
-    cannot_connect,
-    sending_failed,
-    target_refused,
-)
+from ematix_flow.backends.rabbitmq.failures import sending_failed, target_refused
 from ematix_flow.backends.rabbitmq.messages import amqp_headers
 from ematix_flow.backends.streams import HEADERS, KEY, VALUE, Token
 from ematix_flow.errors import FlowError, TargetFailed
@@ -158,9 +154,7 @@ class _Sending:
             if isinstance(self._failure, FlowError) or not isinstance(self._failure, Exception):
                 raise self._failure
             if not self._open:
-                raise cannot_connect(
-                    self._failure, address.name, address.label, address.vhost, address.user
-                ) from self._failure
+                raise address.failed(self._failure) from self._failure
             if self._sent == 0:
                 raise target_refused(self._failure, address.name, place) from self._failure
             raise sending_failed(self._failure, address.name, place, address.label) from self._failure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ematix_flow.backends.rabbitmq.address import Address
-from ematix_flow.backends.rabbitmq.failures import DriverErrors, lost, source_refused
+from ematix_flow.backends.rabbitmq.failures import DriverErrors, source_refused
 from ematix_flow.backends.rabbitmq.receiver import PATIENCE, PREFETCH, RabbitMQReceiver
 from ematix_flow.backends.source_options import count, known_options, seconds
 from ematix_flow.backends.streams import Reading, Received
@@ -35,7 +35,7 @@ class RabbitMQSource(Received):
             except DriverErrors as error:
                 if connection.is_open:
                     raise source_refused(error, self._address.name, reading.query) from error
-                raise lost(self._address.name, self._address.label, error, 0) from error
+                raise self._address.failed(error) from error
 
     def receiver(self, reading: Reading, progress: Mapping[str, str]) -> RabbitMQReceiver:
         prefetch, patience = _limits(reading)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ematix_flow.backends.rabbitmq.address import Address
-from ematix_flow.backends.rabbitmq.failures import DriverErrors, lost, target_refused
+from ematix_flow.backends.rabbitmq.failures import DriverErrors, target_refused
 from ematix_flow.backends.rabbitmq.sender import RabbitMQSender, place_of
 from ematix_flow.backends.streams import MessageTarget
 from ematix_flow.errors import ConfigError, did_you_mean
@@ -34,7 +34,7 @@ class RabbitMQTarget(MessageTarget):
             except DriverErrors as error:
                 if connection.is_open:
                     raise target_refused(error, self._address.name, place) from error
-                raise lost(self._address.name, self._address.label, error, 0) from error
+                raise self._address.failed(error) from error
 
     def sender(self, place: str, options: Mapping[str, str]) -> RabbitMQSender:
         place_of(place)
