@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import random
 import time
@@ -185,6 +186,9 @@ class MySQLTarget(RelationalTarget):
 
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
         return super().watermark(pipeline, self._here(target), column)
+
+    def forget_batches(self, pipeline: str, target: str, before: dt.datetime) -> None:
+        super().forget_batches(pipeline, self._here(target), before)
 
     def ledger(
         self, pipeline: str, target: str, *, run_id: str | None = None, limit: int = 100
