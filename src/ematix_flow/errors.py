@@ -23,6 +23,8 @@
     │   └── GuaranteeRefused
     ├── LoadError                      1   the load failed; the target is as before
     │   ├── SourceFailed                   the source's query or file
+    │   │   ├── UnreadableMessages         a stream that neither drops nor puts aside met some
+    │   │   └── DataLost                   a broker deleted messages before they were read
     │   ├── RowRejected                    a value too long, out of range, null, not castable
     │   ├── TargetFailed
     │   ├── PostTransformFailed            the load itself is committed
@@ -170,6 +172,14 @@ class LoadError(FlowError):
 
 
 class SourceFailed(LoadError):
+    pass
+
+
+class UnreadableMessages(SourceFailed):
+    pass
+
+
+class DataLost(SourceFailed):
     pass
 
 

@@ -137,13 +137,14 @@ def test_a_process_that_is_killed_again_and_again_loads_every_message_once(
     script.write_text(CHILD)
     total = 0
     for round_ in range(3):
-        process = subprocess.Popen(
-            [sys.executable, str(script), kafka.bootstrap, kafka_topic, events],
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            stdout=subprocess.DEVNULL,
-            stderr=(tmp_path / f"err{round_}").open("wb"),
-        )
+        with (tmp_path / f"err{round_}").open("wb") as said:
+            process = subprocess.Popen(
+                [sys.executable, str(script), kafka.bootstrap, kafka_topic, events],
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+            )
         try:
             aim = total + 300
             deadline = time.monotonic() + 150

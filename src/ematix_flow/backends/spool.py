@@ -80,8 +80,13 @@ class Spool:
         return self._index.segments
 
     @property
+    def id(self) -> str:
+        """Its own name: a position in it means nothing in another."""
+        return self._index.id
+
+    @property
     def newest(self) -> Path:
-        """A file with the number of the last segment, for who follows by numbers."""
+        """A file that tells the number of the last segment as JSON, for who follows by numbers."""
         return self._index.newest
 
     def paths(self, numbers: range) -> list[Path]:

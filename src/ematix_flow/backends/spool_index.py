@@ -6,14 +6,17 @@ Which message belongs into which segment is `spool_intake`'s subject.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ematix_flow.errors import FlowError, PipelineLocked, SourceFailed
 from ematix_flow.state.root import next_step_for, private_directory
@@ -31,6 +34,7 @@ CREATE TABLE IF NOT EXISTS segments (
 );
 CREATE TABLE IF NOT EXISTS progress (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
+_FEW = 500  # positions that are told beside the number of the newest segment
 _OURS = re.compile(r"\.tmp-\d{20}\.parquet|\d{20}\.parquet|\.(\.tmp-)?\d{20}\.parquet\.crc")
 
 
@@ -67,6 +71,7 @@ class SpoolIndex:
         self.folder = folder
         self.segments = folder / "segments"
         self.newest = folder / "newest"  # the number of the last segment that is in its place
+        self.id = ""  # known when it is open
         self._connection: sqlite3.Connection | None = None
 
     def open(self) -> list[Segment]:
@@ -85,6 +90,7 @@ class SpoolIndex:
                 connection.execute("COMMIT")
                 connection.executescript(_TABLES)
                 self._connection = connection
+                self.id = self._identified()
                 return self._recovered()
             except BaseException:
                 connection.close()
@@ -145,10 +151,26 @@ class SpoolIndex:
             self._tell_newest(segment.number)
 
     def _tell_newest(self, number: int) -> None:
-        """For who follows from another process: the index itself is open in this one alone."""
+        """For who follows from another process: the index itself is open in this one alone.
+
+        With the positions of the source, where they are few: whoever remembers them can go on without this
+        folder.
+        """
+        told: dict[str, Any] = {"segment": number, "spool": self.id}
+        few = self._db.execute("SELECT name, value FROM progress LIMIT ?", (_FEW + 1,)).fetchall()
+        if 0 < len(few) <= _FEW:
+            told["progress"] = dict(few)
         aside = self.newest.with_suffix(".tmp")
-        aside.write_text(str(number))
+        aside.write_text(json.dumps(told))
         os.replace(aside, self.newest)
+
+    def _identified(self) -> str:
+        """A spool's own name, by which positions in it are told from those in one that is gone."""
+        file = self.folder / "id"
+        if not file.exists():
+            file.write_text(uuid.uuid4().hex)
+            sync_folder(self.folder)
+        return file.read_text()
 
     def settle(self, numbers: Sequence[int]) -> None:
         with self.explained("written"), self._transaction():

@@ -17,7 +17,7 @@ from ematix_flow.backends.payloads.base import META_COLUMNS, Payload
 from ematix_flow.backends.relational import RelationalTarget
 from ematix_flow.backends.streams import MessageTarget, StreamSource
 from ematix_flow.backends.table_plans import require_identifier_length
-from ematix_flow.errors import GuaranteeRefused, SchemaMismatch, Unsupported, did_you_mean
+from ematix_flow.errors import CannotConnect, GuaranteeRefused, SchemaMismatch, Unsupported, did_you_mean
 from ematix_flow.graph.connections import resolve_for_use
 from ematix_flow.plan.definition import Choice
 from ematix_flow.plan.drift import judge_drift
@@ -199,8 +199,8 @@ def known_columns(
         if described is not None:
             return described, "by the schema registry"
     if spec.transform_sql is None and None not in payloads:
-        found = [_target_columns(target, world) for target in spec.targets]
-        if all(columns is not None for columns in found):
+        found = [_target_columns(target, world) for target in _reachable(spec, world)]
+        if found and all(columns is not None for columns in found):
             merged: dict[str, ColumnSpec] = {}
             for columns in found:
                 for column in columns or ():
@@ -211,6 +211,20 @@ def known_columns(
     if pinned is not None:
         return pinned, "found in the first messages, and kept since"
     return None, "found in the first messages"
+
+
+def _reachable(spec: StreamSpec, world: World) -> list[StreamTargetSpec]:
+    """The targets that can be asked now; all must be, unless one may fail alone."""
+    if not spec.continue_on_target_failure:
+        return list(spec.targets)
+    there: list[StreamTargetSpec] = []
+    for target in spec.targets:
+        try:
+            world.backend(target.connection).check()
+        except CannotConnect:  # whoever loads it tells, and tries again
+            continue
+        there.append(target)
+    return there
 
 
 def with_meta(
@@ -449,8 +463,6 @@ def stream_guarantee(spec: StreamSpec, target: StreamTargetSpec, world: World, b
         reason = f"a target of kind {backend.kind!r} has no transactions"
     elif sends is None and not backend.capabilities.transactions:
         reason = f"a target of kind {backend.kind!r} has no transaction to commit with"
-    elif len(spec.targets) > 1 and sends is not None and spec.delivery == "exactly_once":
-        reason = None
     if reason is None and sends is not None and spec.delivery != "exactly_once":
         return Choice(
             "guarantee",

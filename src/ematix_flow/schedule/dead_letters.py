@@ -80,6 +80,7 @@ def _message(letter: DeadLetter) -> dict[str, Any]:
         "position": letter.position,
         "timestamp": letter.event_ts,
         "headers": letter.headers,
+        "target": letter.target,
     }
 
 

@@ -36,6 +36,7 @@ class StreamLetters:
             partition=message.get("partition"),
             position=message.get("position"),
             batch=batch,
+            target=letter.target,
             event_ts=_aware(message.get("timestamp")),
             key=_bytes(message.get("key")),
             headers=message.get("headers"),

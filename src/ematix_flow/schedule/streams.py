@@ -18,12 +18,14 @@ from ematix_flow.engine.streams.place import place_of
 from ematix_flow.engine.streams.stream import Stream, plan_of
 from ematix_flow.errors import (
     ConfigError,
+    DataLost,
     DeclarationError,
     FlowError,
     Interrupted,
     PipelineLocked,
     PlanError,
     RowRejected,
+    UnreadableMessages,
     UsageError,
 )
 from ematix_flow.graph.registry import Registry, use_registry
@@ -45,7 +47,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # errors that another start would meet again
-_FINAL = (DeclarationError, ConfigError, UsageError, PlanError, PipelineLocked, Interrupted, RowRejected)
+_FINAL = (
+    DeclarationError,
+    ConfigError,
+    UsageError,
+    PlanError,
+    PipelineLocked,
+    Interrupted,
+    RowRejected,
+    UnreadableMessages,
+    DataLost,
+)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ematix_flow.backends.kafka.cluster import Cluster, Partition, by_topic
 from ematix_flow.backends.kafka.failures import create_command
 from ematix_flow.backends.kafka.settings import group_of
 from ematix_flow.backends.streams import Reading
-from ematix_flow.errors import SourceFailed, did_you_mean
+from ematix_flow.errors import DataLost, SourceFailed, did_you_mean
 
 EARLIEST, LATEST = -2, -1  # in Spark's JSON
 
@@ -168,10 +168,10 @@ def _held(
     return held
 
 
-def data_lost(lost: list[str]) -> SourceFailed:
+def data_lost(lost: list[str]) -> DataLost:
     """Messages between a position and what the broker still has are gone."""
     shown = "; ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
-    return SourceFailed(
+    return DataLost(
         f"Kafka no longer has messages that this stream has not read: {shown}",
         state="nothing was read past the last committed batch",
         next_step="run it once with  fail_on_data_loss=False  to go on with what is there, or start again "

@@ -40,6 +40,7 @@ class Bad:
 
     index: int
     reason: str
+    stage: str = "decode"  # or "write": it was read, and the table refuses it
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from ematix_flow.engine.streams.decoding import (
     bad_messages,
     decoded_frame,
     each_row,
+    readable,
     unreadable,
 )
 from ematix_flow.engine.streams.sinks import BatchName, Sink, TableSink
@@ -49,6 +50,7 @@ class Unloadable:
     stage: str  # decode | transform | write
     reason: str
     message: Mapping[str, Any]  # the columns of a message
+    target: str | None = None  # the only target that refuses it
 
 
 class DeadLetters(Protocol):
@@ -103,13 +105,16 @@ class BatchLoader:
     def load(self, batch: BatchName, incoming: DataFrame, report: BatchReport) -> None:
         """``incoming`` are messages, or rows with columns when there is no decoder."""
         if not self.sinks:
-            self._bad(batch, incoming, Counts(bad=1, example="no message says what its columns are"), report)
+            with self.world.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
+                self._all_bad(batch, incoming, report)
             return
         try:
             with self.world.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
                 incoming, seen = self._stage(batch, incoming, report)
                 if any(isinstance(sink, TableSink) for sink in self.sinks):
                     self._account(batch, incoming, seen, report)
+                elif self.spec.on_error == "dlq":  # a batch that is sent is not looked at again
+                    self._bad(batch, incoming, Counts(), report)
             faults.point("stream.staged")
             for sink in self.sinks:
                 with report.timed("apply"), self.world.spark_errors(f"sending to {sink.label}"):
@@ -117,7 +122,9 @@ class BatchLoader:
                 report.rows_written[sink.label] = applied.rows_inserted + applied.rows_updated
                 faults.point("stream.target_committed")
             if not any(isinstance(sink, TableSink) for sink in self.sinks):
-                self._account(batch, incoming, seen, report)  # what is sent was counted on its way
+                counts = seen()  # on their way
+                report.rows_read = counts.read
+                report.dropped += counts.bad if self.spec.on_error == "drop" else 0
         finally:
             for sink in self.sinks:
                 sink.discard()
@@ -146,7 +153,8 @@ class BatchLoader:
             self._stage_frames(batch, rows)
             return seen
         if len(self.sinks) == 1 and self._is_fused(self.sinks[0]):
-            counts = self.sinks[0].stage_messages(batch, incoming, self.decoders)
+            lenient = self.spec.on_error != "fail"
+            counts = self.sinks[0].stage_messages(batch, incoming, self.decoders, lenient=lenient)
             return lambda: counts
         from pyspark.sql import functions as F
 
@@ -187,6 +195,16 @@ class BatchLoader:
 
     # -------------------------------------------------------------- what cannot be loaded
 
+    def _all_bad(self, batch: BatchName, incoming: DataFrame, report: BatchReport) -> None:
+        """No message says what its columns are: whatever has a payload is bad, and empty ones are none."""
+        assert self.decoders is not None
+        found = bad_messages(incoming, self.decoders)
+        examples = found.limit(1).collect()
+        report.rows_read = incoming.count()
+        if examples:
+            first = f"{examples[0]['topic']} offset {examples[0]['position']}: {examples[0]['reason']}"
+            self._bad(batch, incoming, Counts(report.rows_read, found.count(), 0, first), report)
+
     def _bad(self, batch: BatchName, incoming: DataFrame, counts: Counts, report: BatchReport) -> None:
         if self.spec.on_error == "fail":
             raise unreadable(counts)
@@ -196,14 +214,21 @@ class BatchLoader:
         assert self.letters is not None and self.decoders is not None
         letters = self.letters
         with report.timed("dead letters"):
-            found = each_row(
-                bad_messages(incoming, self.decoders),
-                lambda rows: letters.add(
-                    [Unloadable("decode", row["reason"], row) for row in rows], batch.key
-                ),
-            )
+            fused = len(self.sinks) == 1 and self._is_fused(self.sinks[0])
+            table = self.sinks[0].plan.table if fused else None
+
+            def put_aside(rows: Sequence[Mapping[str, Any]]) -> None:
+                letters.add([self._unloadable(row["stage"], row["reason"], row) for row in rows], batch.key)
+                for row in rows:
+                    report.dead_letters[row["stage"]] = report.dead_letters.get(row["stage"], 0) + 1
+
+            each_row(bad_messages(incoming, self.decoders, table), put_aside)
         faults.point("stream.dead_letters")
-        report.dead_letters["decode"] = report.dead_letters.get("decode", 0) + found
+
+    def _unloadable(self, stage: str, reason: str, message: Mapping[str, Any]) -> Unloadable:
+        """What one target alone refuses is that target's, when the others move by themselves."""
+        alone = stage == "write" and self.spec.continue_on_target_failure and len(self.sinks) == 1
+        return Unloadable(stage, reason, message, self.sinks[0].label if alone else None)
 
     def _without_unloadable(
         self, batch: BatchName, incoming: DataFrame, report: BatchReport, error: FlowError
@@ -216,7 +241,7 @@ class BatchLoader:
         found, rest = isolate(incoming, self._try, error)
         if self.spec.on_error == "dlq":
             assert self.letters is not None
-            self.letters.add(found, batch.key)
+            self.letters.add([self._unloadable(e.stage, e.reason, e.message) for e in found], batch.key)
             faults.point("stream.dead_letters")
             for letter in found:
                 report.dead_letters[letter.stage] = report.dead_letters.get(letter.stage, 0) + 1
@@ -326,10 +351,10 @@ def union(frames: Sequence[DataFrame]) -> DataFrame:
     return reduce(lambda one, other: one.unionByName(other), numbered)
 
 
-def sample_values(frame: DataFrame) -> list[bytes]:
-    """Payloads of the first messages, for finding their columns."""
-    found = frame.where("value IS NOT NULL").select("value").limit(SAMPLE).collect()
-    return [bytes(row["value"]) for row in found]
+def sample_values(frame: DataFrame, payload: Payload) -> list[bytes]:
+    """Payloads of the first messages, for finding their columns; of JSON those that can be read."""
+    found = readable(frame) if payload.format == "json" else frame.where("value IS NOT NULL").select("value")
+    return [bytes(row["value"]) for row in found.limit(SAMPLE).collect()]
 
 
 def inferred_columns(payload: Payload, values: Sequence[bytes]) -> tuple[ColumnSpec, ...] | None:

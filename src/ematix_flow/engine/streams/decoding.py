@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow import errors, faults
 from ematix_flow.backends.base import StagedPart, Staging
 from ematix_flow.backends.conform import conform
-from ematix_flow.backends.payloads.base import Decoded, Decoder
+from ematix_flow.backends.payloads.base import Bad, Decoded, Decoder
 from ematix_flow.backends.streams import MESSAGE_DDL, PARTITION, POSITION, TIMESTAMP, TOPIC
 from ematix_flow.engine import tasks
 from ematix_flow.plan.spark_types import schema_ddl
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ORIGIN = "origin"  # which of several sources a message is of
+ARRIVAL = "arrival"  # in which order messages came that have no positions; sorts as a text
 REASON = "_ematix_reason"
 ORDER = ("_ematix_partition", "_ematix_position", "_ematix_at")
-LETTER_DDL = f"{MESSAGE_DDL}, reason string"
+LETTER_DDL = f"{MESSAGE_DDL}, reason string, stage string"
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,13 @@ class ByOrigin:
 
 
 def stage_messages(
-    frame: DataFrame, decoders: ByOrigin, staging: Staging, table: TableSpec
+    frame: DataFrame, decoders: ByOrigin, staging: Staging, table: TableSpec, *, lenient: bool
 ) -> tuple[tuple[StagedPart, ...], Counts]:
-    """Decode and write in the same task: the rows never enter Java."""
-    answers = frame.mapInArrow(_stage_task(decoders, staging, table), tasks.ANSWER).collect()
+    """Decode and write in the same task: the rows never enter Java.
+
+    ``lenient``: a row that the table refuses counts as bad; otherwise it stops the batch.
+    """
+    answers = frame.mapInArrow(_stage_task(decoders, staging, table, lenient), tasks.ANSWER).collect()
     told = [json.loads(row["answer"]) for row in answers]
     for answer in told:
         if "error" in answer:
@@ -84,11 +88,12 @@ def stage_messages(
     return tuple(StagedPart(**answer["part"]) for answer in told), counts
 
 
-def _stage_task(decoders: ByOrigin, staging: Staging, table: TableSpec) -> tasks.ArrowFunction:
+def _stage_task(decoders: ByOrigin, staging: Staging, table: TableSpec, lenient: bool) -> tasks.ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = [Counts()]
         try:
-            part = staging.write(uuid.uuid4().hex, _rows(batches, decoders, table, found))
+            rows = _rows(batches, decoders, table if lenient else None, table, found)
+            part = staging.write(uuid.uuid4().hex, rows)
             faults.point("task.staged")
             told: dict[str, Any] = {"part": vars(part), "counts": vars(found[0])}
         except errors.FlowError as error:
@@ -99,15 +104,47 @@ def _stage_task(decoders: ByOrigin, staging: Staging, table: TableSpec) -> tasks
 
 
 def _rows(
-    batches: Iterable[pa.RecordBatch], decoders: ByOrigin, table: TableSpec, found: list[Counts]
+    batches: Iterable[pa.RecordBatch],
+    decoders: ByOrigin,
+    judged_by: TableSpec | None,
+    table: TableSpec,
+    found: list[Counts],
 ) -> Iterator[pa.RecordBatch]:
     seen = 0
     for batch in batches:
-        for own, decoded in decoders.decode(batch):
+        for own, read in decoders.decode(batch):
+            decoded = read if judged_by is None else fitting(read, judged_by)
             found[0] += counts_of(own, decoded)
             if decoded.rows.num_rows:
                 yield conform(decoded.rows, table, seen)
                 seen += decoded.rows.num_rows
+
+
+def fitting(decoded: Decoded, table: TableSpec) -> Decoded:
+    """Without the rows that the table refuses, which are bad then, each with its reason."""
+    import pyarrow as pa
+
+    refused = dict(_refused(decoded.rows, table, 0))
+    if not refused:
+        return decoded
+    kept = pa.array([n for n in range(decoded.rows.num_rows) if n not in refused], pa.int64())
+    bad = [Bad(decoded.taken[n].as_py(), reason, "write") for n, reason in refused.items()]
+    return Decoded(decoded.rows.take(kept), decoded.taken.take(kept), (*decoded.bad, *bad), decoded.empty)
+
+
+def _refused(rows: pa.RecordBatch, table: TableSpec, first: int) -> Iterator[tuple[int, str]]:
+    """The rows that do not fit, found by halves."""
+    if not rows.num_rows:
+        return
+    try:
+        conform(rows, table)
+    except errors.RowRejected as error:
+        if rows.num_rows == 1:
+            yield first, error.what
+            return
+        middle = rows.num_rows // 2
+        yield from _refused(rows.slice(0, middle), table, first)
+        yield from _refused(rows.slice(middle), table, first + middle)
 
 
 def counts_of(messages: pa.RecordBatch, decoded: Decoded) -> Counts:
@@ -118,9 +155,9 @@ def counts_of(messages: pa.RecordBatch, decoded: Decoded) -> Counts:
     return Counts(messages.num_rows, len(decoded.bad), decoded.empty, example)
 
 
-def unreadable(counts: Counts) -> errors.SourceFailed:
+def unreadable(counts: Counts) -> errors.UnreadableMessages:
     """What a stream stops with that neither drops nor puts aside."""
-    return errors.SourceFailed(
+    return errors.UnreadableMessages(
         f"{counts.bad:,} of {counts.read:,} messages cannot be read; the first is {counts.example}",
         state="the batch is not loaded; it comes again with the next start",
         next_step="transform_on_error='dlq' puts such messages aside, 'drop' leaves them out",
@@ -183,7 +220,7 @@ def _with_reasons(
     if good:
         arrays = [*conform(decoded.rows, table).columns, pa.nulls(good, pa.string())]
         if ordered:
-            arrays += [messages.column(name).take(decoded.taken) for name in (PARTITION, POSITION, TIMESTAMP)]
+            arrays += [column.take(decoded.taken) for column in _order(messages)]
         yield pa.RecordBatch.from_arrays(arrays, names=_names(columns, ordered))
     if decoded.bad:
         bad = len(decoded.bad)
@@ -191,34 +228,74 @@ def _with_reasons(
         arrays.append(pa.array([one.reason for one in decoded.bad], pa.string()))
         if ordered:
             where = pa.array([one.index for one in decoded.bad], pa.int64())
-            arrays += [messages.column(name).take(where) for name in (PARTITION, POSITION, TIMESTAMP)]
+            arrays += [column.take(where) for column in _order(messages)]
         yield pa.RecordBatch.from_arrays(arrays, names=_names(columns, ordered))
+
+
+def _order(messages: pa.RecordBatch) -> list[pa.Array]:
+    """What says which of two messages came later: place, position there, and the time."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    moments = messages.column(TIMESTAMP)
+    if ARRIVAL in messages.schema.names:
+        return [pa.nulls(messages.num_rows, pa.string()), messages.column(ARRIVAL), moments]
+    places = pc.binary_join_element_wise(
+        messages.column(TOPIC), messages.column(PARTITION), "/", null_handling="replace", null_replacement=""
+    )
+    return [places, messages.column(POSITION), moments]
 
 
 def _names(columns: Sequence[ColumnSpec], ordered: bool) -> list[str]:
     return [*(c.name for c in columns), REASON, *(ORDER if ordered else ())]
 
 
+def readable(frame: DataFrame) -> DataFrame:
+    """The payloads that are JSON objects with something in them: what columns are found in."""
+    return frame.select("value").mapInArrow(_readable_task, "value binary")
+
+
+def _readable_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import orjson
+    import pyarrow as pa
+
+    for batch in batches:
+        kept = []
+        for value in batch.column(0).to_pylist():
+            try:
+                found = orjson.loads(value) if value else None
+            except orjson.JSONDecodeError:
+                continue
+            if isinstance(found, dict) and found:
+                kept.append(value)
+        yield pa.RecordBatch.from_arrays([pa.array(kept, pa.binary())], names=["value"])
+
+
 # ------------------------------------------------------------------ what could not be read
 
 
-def bad_messages(frame: DataFrame, decoders: ByOrigin) -> DataFrame:
-    """Only the messages that cannot be read, as they came, each with its reason."""
-    return frame.mapInArrow(_bad_task(decoders), LETTER_DDL)
+def bad_messages(frame: DataFrame, decoders: ByOrigin, table: TableSpec | None = None) -> DataFrame:
+    """Only the messages that cannot be read, as they came, each with its reason.
+
+    With a table also those whose rows it refuses.
+    """
+    return frame.mapInArrow(_bad_task(decoders, table), LETTER_DDL)
 
 
-def _bad_task(decoders: ByOrigin) -> tasks.ArrowFunction:
+def _bad_task(decoders: ByOrigin, table: TableSpec | None) -> tasks.ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         for batch in batches:
-            for own, decoded in decoders.decode(batch):
+            for own, read in decoders.decode(batch):
+                decoded = read if table is None else fitting(read, table)
                 if decoded.bad:
                     where = pa.array([one.index for one in decoded.bad], pa.int64())
                     names = [n.split()[0] for n in MESSAGE_DDL.split(", ")]
                     arrays = [own.column(name).take(where) for name in names]
                     arrays.append(pa.array([one.reason for one in decoded.bad], pa.string()))
-                    yield pa.RecordBatch.from_arrays(arrays, names=[*names, "reason"])
+                    arrays.append(pa.array([one.stage for one in decoded.bad], pa.string()))
+                    yield pa.RecordBatch.from_arrays(arrays, names=[*names, "reason", "stage"])
 
     return task
 

@@ -19,11 +19,16 @@ from ematix_flow.backends.streams import (
     StreamSource,
 )
 from ematix_flow.engine.streams.checkpoint import Checkpoint, least
+from ematix_flow.engine.streams.decoding import ARRIVAL
 from ematix_flow.engine.streams.spooled import segment_range, spool_frame
 from ematix_flow.spec.tables import ColumnSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+# in which order messages came, as a text that sorts so: segments are numbered, and rows in them too
+_ARRIVAL = f"concat(_metadata.file_name, lpad(_metadata.row_index, 12, '0')) AS {ARRIVAL}"
 
 
 class Followed(ABC):
@@ -110,21 +115,34 @@ class SharedSpool:
 
     IDLE_SECONDS = 2.0
 
-    def __init__(self, source: Received, reading: Reading, folder: Path, shares: int) -> None:
+    def __init__(
+        self, source: Received, reading: Reading, folder: Path, shares: int, remembered: str | None = None
+    ) -> None:
+        """``remembered`` is the last position in a ledger: a new spool goes on with what it says."""
         self.source, self.reading = source, reading
         self._reached: dict[int, int] = dict.fromkeys(range(shares), 0)
         self._settled = 0
         self._lock = threading.Lock()
         self.spool = Spool(folder)
         self.spool.open()
-        self.spool.follow(source.receiver(reading, self.spool.progress()))
+        try:
+            progress = self.spool.progress()
+            if not progress and remembered is not None:
+                progress = json.loads(remembered).get("progress") or {}
+            self.spool.follow(source.receiver(reading, progress))
+        except BaseException:
+            self.spool.close()
+            raise
 
     def begin(self, share: int, checkpoint: Checkpoint) -> None:
         """Where a query stands that goes on: what it has loaded counts as loaded."""
         done = checkpoint.last_committed()
         position = checkpoint.positions(done)[0] if done is not None else None
-        if position is not None:
+        if position is not None and json.loads(position).get("spool") == self.spool.id:
             self.reached(share, json.loads(position)["segment"])
+
+    def has_reached(self, share: int) -> int:
+        return self._reached[share]
 
     def reached(self, share: int, segment: int) -> None:
         """A query is through with all segments up to this one; done is what all queries are through with."""
@@ -154,11 +172,13 @@ class _SpoolShare(Followed):
         return spool_frame(spark, self.shared.spool.newest)
 
     def batch(self, frame: DataFrame, before: str | None, after: str | None) -> DataFrame | None:
-        paths = self.shared.spool.paths(segment_range(before, after))
+        paths = self.shared.spool.paths(segment_range(before, after, self.shared.spool.id))
         if not paths:
             return None
         spark = frame.sparkSession
-        segments = spark.read.schema(MESSAGE_DDL).parquet(*(str(path) for path in paths))
+        segments = (
+            spark.read.schema(MESSAGE_DDL).parquet(*(str(path) for path in paths)).selectExpr("*", _ARRIVAL)
+        )
         if not self.rows_are_columns:
             return segments
         source = self.shared.source
@@ -167,14 +187,19 @@ class _SpoolShare(Followed):
         return source.rows(spark, named, self.shared.reading, self.columns)
 
     def committed(self, before: str | None, after: str) -> None:
-        self.shared.reached(self.number, json.loads(after)["segment"])
+        position = json.loads(after)
+        if position.get("spool") == self.shared.spool.id:
+            self.shared.reached(self.number, position["segment"])
 
     def check(self) -> None:
         self.shared.spool.check()
 
     def is_drained(self) -> bool | None:
         spool = self.shared.spool
-        return spool.drained(SharedSpool.IDLE_SECONDS) and spool.pending_rows() == 0
+        if not spool.drained(SharedSpool.IDLE_SECONDS):
+            return False
+        newest = int(json.loads(spool.newest.read_text())["segment"])
+        return self.shared.has_reached(self.number) >= newest
 
     def lag(self, after: str | None) -> Mapping[str, int]:
         return self.shared.spool.lag()

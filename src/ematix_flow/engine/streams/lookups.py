@@ -28,16 +28,18 @@ class Lookups:
         self.spec, self.world, self.note = spec, world, note
         self._views: dict[str, str] = {}
         self._frames: dict[str, DataFrame] = {}
-        self._retired: list[tuple[str, DataFrame]] = []
+        self._retired: dict[str, tuple[str, DataFrame]] = {}
+        self._lock = threading.RLock()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def views(self) -> Mapping[str, str]:
         """The global view of each lookup by the name that the SQL has for it."""
-        for lookup in self.spec.lookups:
-            if lookup.name not in self._views:
-                self._read(lookup)
-        return dict(self._views)
+        with self._lock:
+            for lookup in self.spec.lookups:
+                if lookup.name not in self._views:
+                    self._read(lookup)
+            return dict(self._views)
 
     def start(self) -> None:
         """Refresh each in the background, as it asks for."""
@@ -57,31 +59,32 @@ class Lookups:
         self._stop.set()
         for thread in self._threads:
             thread.join(timeout=30)
-        for view, frame in [*self._retired, *((self._views[n], f) for n, f in self._frames.items())]:
-            frame.sparkSession.catalog.dropGlobalTempView(view)
-            frame.unpersist()
-        self._views, self._frames, self._retired = {}, {}, []
+        with self._lock:
+            current = [(self._views[name], frame) for name, frame in self._frames.items()]
+            for view, frame in [*self._retired.values(), *current]:
+                _drop(view, frame)
+            self._views, self._frames, self._retired = {}, {}, {}
 
     def _refresh(self, lookup: LookupSpec) -> None:
         assert lookup.refresh_interval_ms is not None
         while not self._stop.wait(lookup.refresh_interval_ms / 1000):
             try:
                 self._read(lookup)
-            except FlowError as error:
-                self.note(f"lookup {lookup.name!r} keeps its rows: {error.what}")
+            except Exception as error:  # whatever it is, the rows of before still serve
+                told = error.what if isinstance(error, FlowError) else type(error).__name__
+                self.note(f"lookup {lookup.name!r} keeps its rows: {told}")
 
     def _read(self, lookup: LookupSpec) -> None:
         """Into a new view; the one before is dropped when the next one comes, no batch reads it then."""
         frame = self._frame(lookup)
         view = f"_ematix_lookup_{uuid.uuid4().hex}"
         frame.createGlobalTempView(view)
-        before = self._views.get(lookup.name)
-        if before is not None:
-            for old_view, old in self._retired:
-                old.sparkSession.catalog.dropGlobalTempView(old_view)
-                old.unpersist()
-            self._retired = [(before, self._frames[lookup.name])]
-        self._views[lookup.name], self._frames[lookup.name] = view, frame
+        with self._lock:
+            if lookup.name in self._retired:
+                _drop(*self._retired.pop(lookup.name))
+            if lookup.name in self._views:
+                self._retired[lookup.name] = (self._views[lookup.name], self._frames[lookup.name])
+            self._views[lookup.name], self._frames[lookup.name] = view, frame
 
     def _frame(self, lookup: LookupSpec) -> DataFrame:
         source, spark = self.world.source(lookup.connection), self.world.spark()
@@ -98,3 +101,8 @@ class Lookups:
             columns_of_frame(kept)
             kept.count()
             return kept
+
+
+def _drop(view: str, frame: DataFrame) -> None:
+    frame.sparkSession.catalog.dropGlobalTempView(view)
+    frame.unpersist()

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.1
 _LAG_SECONDS = 2.0
 _log = logging.getLogger(__name__)
+_starting = threading.Lock()  # settings are the session's: two queries start one after the other
 
 MakeLoader = Callable[["DataFrame"], BatchLoader]
 
@@ -70,9 +72,12 @@ class StreamQuery:
             "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         }
         try:
-            with session_settings(spark, settings):
+            with _starting, session_settings(spark, settings):
                 frame = union([source.frame(spark) for source in self.sources])
-                writer = frame.writeStream.queryName(self.name).foreachBatch(self._batch)
+                context = copy_context()  # Spark calls from a thread of its own, which knows no registry
+                writer = frame.writeStream.queryName(self.name).foreachBatch(
+                    lambda batch, number: context.copy().run(self._batch, batch, number)
+                )
                 writer = writer.option("checkpointLocation", str(self.checkpoint.folder))
                 if self._once and not self._received:
                     writer = writer.trigger(availableNow=True)
@@ -97,6 +102,8 @@ class StreamQuery:
             self._ending.set()
             self._end(query)
             raise
+        except Exception as error:  # Java itself is gone
+            raise self._translate(error) from error
         if self._failure is not None:
             if query.isActive:
                 query.stop()
@@ -128,11 +135,7 @@ class StreamQuery:
         """After the batch at hand and Spark's own note of it."""
         self._idle.wait()
         deadline = time.monotonic() + 5
-        while (
-            time.monotonic() < deadline
-            and query.isActive
-            and (self.checkpoint.last_committed() or -1) < self._done
-        ):
+        while time.monotonic() < deadline and query.isActive and self._committed() < self._done:
             time.sleep(0.02)
         query.stop()
 

@@ -1,7 +1,7 @@
 """Messages that were put aside, loaded as the stream would load them now.
 
 They go through the same loader as a batch of their own, whose name is made of what they are: a replay that
-died after its commit and is tried again does nothing the second time.
+died after its commit and is tried again with the same messages does nothing the second time.
 """
 
 from __future__ import annotations
@@ -46,10 +46,12 @@ class Replay:
         ``attempt`` tells one try from the next.
         """
         self.refused = []
-        frame = self._frame(messages)
-        for loader in self.stream.loaders(frame):
-            name = BatchName(self.spec.name, str(self._name(messages, attempt)), 0, None)
-            loader.load(name, frame, BatchReport(0))
+        for loader in self.stream.loaders(self._frame(messages)):
+            own = {sink.label for sink in loader.sinks}
+            wanted = [m for m in messages if m.get("target") is None or m["target"] in own]
+            if wanted:
+                name = BatchName(self.spec.name, str(self._name(wanted, attempt)), 0, None, kind="dlq")
+                loader.load(name, self._frame(wanted), BatchReport(0))
         reasons: dict[int, str] = {}
         for letter in self.refused:
             for index, message in enumerate(messages):

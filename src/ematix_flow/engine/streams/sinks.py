@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 import os
 import uuid
 from abc import ABC, abstractmethod
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+_log = logging.getLogger(__name__)
 _TIDY_AFTER = 1_000  # batches, between two looks at the ledger
 _KEPT = dt.timedelta(days=7)  # what a ledger remembers of a stream
 
@@ -47,10 +49,11 @@ class BatchName:
     number: int
     position: str | None
     started_at: str | None = None  # the positions that it begins at
+    kind: str = "stream"  # or "dlq": dead letters that are replayed
 
     @property
     def key(self) -> str:
-        return f"stream:{self.query}:{self.number}"
+        return f"{self.kind}:{self.query}:{self.number}"
 
     @property
     def run_id(self) -> uuid.UUID:
@@ -71,8 +74,10 @@ class Sink(ABC):
     def stage_rows(self, batch: BatchName, rows: DataFrame) -> None: ...
 
     @abstractmethod
-    def stage_messages(self, batch: BatchName, messages: DataFrame, decoders: ByOrigin) -> Counts:
-        """Decode in the tasks that stage."""
+    def stage_messages(
+        self, batch: BatchName, messages: DataFrame, decoders: ByOrigin, *, lenient: bool
+    ) -> Counts:
+        """Decode in the tasks that stage; ``lenient`` counts rows that the target refuses as bad."""
 
     @abstractmethod
     def commit(self, batch: BatchName) -> Applied: ...
@@ -109,9 +114,11 @@ class TableSink(Sink):
             self._parts = tasks.stage_frame(rows, staging, self.table, folder)
         faults.point("staging.loaded")
 
-    def stage_messages(self, batch: BatchName, messages: DataFrame, decoders: ByOrigin) -> Counts:
+    def stage_messages(
+        self, batch: BatchName, messages: DataFrame, decoders: ByOrigin, *, lenient: bool
+    ) -> Counts:
         staging = self._open(batch)
-        self._parts, counts = stage_messages(messages, decoders, staging, self.table)
+        self._parts, counts = stage_messages(messages, decoders, staging, self.table, lenient=lenient)
         faults.point("staging.loaded")
         return counts
 
@@ -147,11 +154,17 @@ class TableSink(Sink):
         applied = self.target.apply(self._load, StagedRows(self._staging, self._parts))
         self.changes = TablePlan()  # made, with the first batch
         self._commits += 1
-        if self._commits % _TIDY_AFTER == 1:
-            week_ago = dt.datetime.now(dt.timezone.utc) - _KEPT
-            self.target.forget_batches(batch.pipeline, self.label, week_ago)
+        if self._commits % _TIDY_AFTER == 0:
+            self._tidy(batch.pipeline)
         self.discard()
         return applied
+
+    def _tidy(self, pipeline: str) -> None:
+        """The newest entries stay: they say where the stream is."""
+        try:
+            self.target.forget_batches(pipeline, self.label, dt.datetime.now(dt.timezone.utc) - _KEPT)
+        except errors.FlowError as error:  # the batch itself is committed
+            _log.warning("old entries of the ledger of %s stay: %s", self.label, error.what)
 
     def discard(self) -> None:
         if self._staging is not None:
@@ -173,7 +186,9 @@ class MessageSink(Sink):
     def stage_rows(self, batch: BatchName, rows: DataFrame) -> None:
         self._rows = rows
 
-    def stage_messages(self, batch: BatchName, messages: DataFrame, decoders: ByOrigin) -> Counts:
+    def stage_messages(
+        self, batch: BatchName, messages: DataFrame, decoders: ByOrigin, *, lenient: bool
+    ) -> Counts:
         raise NotImplementedError("messages are decoded before they are sent")
 
     def commit(self, batch: BatchName) -> Applied:

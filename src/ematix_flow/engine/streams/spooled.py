@@ -42,13 +42,14 @@ class _Reader(DataSourceStreamReader):
     def __init__(self, newest: str) -> None:
         self.newest = newest
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> dict[str, Any]:
         return {"segment": 0}
 
-    def latestOffset(self) -> dict[str, int]:
-        return {"segment": int(Path(self.newest).read_text())}
+    def latestOffset(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(Path(self.newest).read_text())
+        return found
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return [_Range(start["segment"], end["segment"])]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
@@ -62,8 +63,11 @@ def spool_frame(spark: SparkSession, newest: Path) -> DataFrame:
     return spark.readStream.format(FORMAT).option("newest", str(newest)).load()
 
 
-def segment_range(before: str | None, after: str | None) -> range:
-    """The segments of a batch, from the positions around it."""
-    first = json.loads(before)["segment"] if before else 0
-    last = json.loads(after)["segment"] if after else 0
-    return range(first + 1, last + 1)
+def segment_range(before: str | None, after: str | None, spool: str) -> range:
+    """The segments of a batch, from the positions around it; numbers of another spool mean nothing here."""
+
+    def number(position: str | None) -> int:
+        found = json.loads(position) if position else {}
+        return int(found["segment"]) if found.get("spool") == spool else 0
+
+    return range(number(before) + 1, number(after) + 1)

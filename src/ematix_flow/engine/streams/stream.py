@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,7 +32,7 @@ from ematix_flow.engine.streams.lookups import Lookups
 from ematix_flow.engine.streams.place import StreamPlace
 from ematix_flow.engine.streams.query import StreamQuery
 from ematix_flow.engine.streams.sinks import MessageSink, Sink, TableSink, held_here
-from ematix_flow.errors import FlowError, SourceFailed
+from ematix_flow.errors import FlowError, Unsupported
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.streams import (
     StreamPlan,
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _log = logging.getLogger(__name__)
+_GOOD_SECONDS = 60.0  # a part that ran so long did not fail at once
 
 
 class Stream:
@@ -84,6 +88,8 @@ class Stream:
             return self._plan()
         except FlowError as error:
             raise error.at(self.spec.where) from error.__cause__
+        finally:
+            self.lookups.stop()
 
     def _plan(self, with_targets: bool = True) -> StreamPlan:
         """Without targets: each that may fail alone is planned by itself."""
@@ -94,9 +100,13 @@ class Stream:
             payload_of(self.world, declared) if source.kind_of_rows == "messages" else None
             for source, declared in zip(self.sources, spec.sources, strict=True)
         )
-        if None in payloads and len(payloads) > 1:
-            raise SourceFailed(
-                "a stream of several sources follows brokers, not files or tables", where=spec.where
+        if len(payloads) > 1 and not all(
+            isinstance(source, SparkStream) and source.kind_of_rows == "messages" for source in self.sources
+        ):
+            raise Unsupported(
+                "a stream of several sources follows Kafka topics only",
+                where=spec.where,
+                next_step="declare a stream for each of the others",
             )
         columns, said_by = known_columns(spec, self.world, payloads, self.place.pinned_columns())
         if columns is None and payloads[0] is None:
@@ -153,11 +163,11 @@ class Stream:
     def _run(self) -> None:
         self.place.make()
         groups = self._groups()
-        plan = self._plan(with_targets=len(groups) == 1)
-        if self.spec.lookups:
-            self.lookups.start()
         with ExitStack() as leaving:
             leaving.callback(self.lookups.stop)
+            plan = self._plan(with_targets=len(groups) == 1)
+            if self.spec.lookups:
+                self.lookups.start()
             spools = self._open_spools(len(groups), leaving)
             told = [SharedPositions(source, len(groups)) for source in self.sources]
             parts = [_Part(self, plan, group, n, spools, told) for n, group in enumerate(groups)]
@@ -178,10 +188,23 @@ class Stream:
         for number, (source, declared) in enumerate(zip(self.sources, self.spec.sources, strict=True)):
             spool = None
             if isinstance(source, Received):
-                spool = SharedSpool(source, self._reading(declared), self.place.spool(number), groups)
+                spool = SharedSpool(
+                    source, self._reading(declared), self.place.spool(number), groups, self._remembered()
+                )
                 leaving.callback(spool.close)
             spools.append(spool)
         return spools
+
+    def _remembered(self) -> str | None:
+        """Where a received source stood by the ledger, for a spool that is new."""
+        parts = [
+            _Part(self, StreamPlan(self.spec, None, "", ()), (target,), 0, (), (), aside=True)
+            for target in self.spec.targets
+        ]
+        found = [part._position(target) for part, target in zip(parts, self.spec.targets, strict=True)]
+        if None in found or not found:
+            return None
+        return min((separate(str(each), 1)[0] or "" for each in found), key=_segment_of) or None
 
     def _run_parts(self, parts: Sequence[_Part]) -> None:
         if len(parts) == 1:
@@ -189,7 +212,9 @@ class Stream:
             return
         failures: list[FlowError] = []
         threads = [
-            threading.Thread(target=part.run_on, args=(failures,), name=f"ematix-flow {part.label}")
+            threading.Thread(
+                target=copy_context().run, args=(part.run_on, failures), name=f"ematix-flow {part.label}"
+            )
             for part in parts
         ]
         for thread in threads:
@@ -198,6 +223,10 @@ class Stream:
             thread.join()
         if failures:
             raise failures[0]
+
+
+def _segment_of(position: str) -> int:
+    return int(json.loads(position)["segment"]) if position else 0
 
 
 class _Part:
@@ -263,20 +292,27 @@ class _Part:
         """Again and again: a target that fails does not stop the others, and catches up when it is back."""
         delay = 1.0
         while not self.stream.stop.is_set():
+            started = time.monotonic()
             try:
                 return self.run()
-            except FlowError as error:
-                self.stream.note(f"{self.label}: {error.what}; the next try in {delay:g} s")
+            except Exception as raised:
+                error = self._failure(raised)
                 if self.stream.once:
+                    self.stream.note(f"{self.label}: {error.what}")
                     failures.append(error)
                     return
+            if time.monotonic() - started > _GOOD_SECONDS:
+                delay = 1.0
+            self.stream.note(f"{self.label}: {error.what}; the next try in {delay:g} s")
             self.stream.stop.wait(delay)
             delay = min(delay * 2, 60.0)
 
     def _follow(self) -> list[Followed]:
         stream = self.stream
+        self._leave_stale()
         resume = self._resume() if self.checkpoint.is_new else (None,) * len(stream.sources)
-        if resume[0] is not None and stream.sources[0].kind_of_rows == "columns":
+        first = stream.sources[0]
+        if resume[0] is not None and isinstance(first, SparkStream) and first.kind_of_rows == "columns":
             shutil.rmtree(self.checkpoint.folder, ignore_errors=True)
             self.checkpoint.folder.parent.mkdir(parents=True, exist_ok=True)
             write_checkpoint(self.checkpoint.folder, [resume[0]])
@@ -292,10 +328,28 @@ class _Part:
                 followed.append(FollowedBySpark(shared, self.number, reading))
         return followed
 
+    def _leave_stale(self) -> None:
+        """A checkpoint that others have gone on without is out of date: the ledger knows better.
+
+        That is so when targets moved apart for a while, or when an old folder was brought back.
+        """
+        if self.checkpoint.is_new or not all(isinstance(s, SparkStream) for s in self.stream.sources):
+            return
+        own = f"stream:{self.checkpoint.query_id()}:"
+        for target in self.group:
+            newest = self._newest(target)
+            if newest is not None and not newest.startswith(own):
+                aside = self.checkpoint.folder.with_name(f".{self.checkpoint.folder.name}.{uuid.uuid4().hex}")
+                self.checkpoint.folder.rename(aside)
+                self.stream.note(
+                    f"the checkpoint is older than the ledger of {target.label}: it is put aside"
+                )
+                return
+
     def _resume(self) -> tuple[str | None, ...]:
-        """Without a checkpoint the targets know how far they are."""
+        """Without a checkpoint the targets know how far they are; those that keep no ledger do not count."""
         sources = len(self.stream.spec.sources)
-        found = [self._position(target) for target in self.group]
+        found = [self._position(target) for target in self.group if self._remembers(target)]
         positions = [position for position in found if position is not None]
         if not positions:
             return (None,) * sources
@@ -304,20 +358,32 @@ class _Part:
                 "the checkpoint is gone, and the targets are not equally far: what some of them already hold "
                 "may come to them again"
             )
-        self.stream.note("there is no checkpoint: going on where the ledger of the target ends")
         if len(positions) < len(found):  # one has nothing yet: all begin anew
             return (None,) * sources
+        self.stream.note("there is no checkpoint: going on where the ledger of the target ends")
         return separate(least(positions), sources)
 
+    def _remembers(self, target: StreamTargetSpec) -> bool:
+        sends = self.stream.world.backend(target.connection).message_target()
+        return sends is None or (sends.transactions and self.stream.spec.delivery == "exactly_once")
+
+    def _newest(self, target: StreamTargetSpec) -> str | None:
+        """The key of the newest batch of this stream that a target holds."""
+        found = self._last(target)
+        return found[0] if found is not None else None
+
     def _position(self, target: StreamTargetSpec) -> str | None:
+        found = self._last(target)
+        return found[1] if found is not None else None
+
+    def _last(self, target: StreamTargetSpec) -> tuple[str, str | None] | None:
         world, name = self.stream.world, self.stream.spec.name
         sends = world.backend(target.connection).message_target()
         if sends is not None:
-            token = sends.last_token(name, target.label) if sends.transactions else None
-            return token[1] if token else None
-        for entry in world.target(target.connection).ledger(name, target.label, limit=5):
+            return sends.last_token(name, target.label) if self._remembers(target) else None
+        for entry in world.target(target.connection).ledger(name, target.label, limit=100):
             if entry.batch_key.startswith("stream:") and entry.source_to:
-                return entry.source_to
+                return entry.batch_key, entry.source_to
         return None
 
     # -------------------------------------------------------------- the loader
@@ -345,7 +411,7 @@ class _Part:
                 found = columns_of_frame(incoming)
                 pinned = tuple(ColumnSpec(c.name, c.type or DataType("text"), nullable=True) for c in found)
             else:
-                pinned = inferred_columns(payloads[0], sample_values(incoming))
+                pinned = inferred_columns(payloads[0], sample_values(incoming, payloads[0]))
                 if pinned is None:
                     return self._loader_of_nothing(payloads)
             stream.place.pin_columns(pinned)

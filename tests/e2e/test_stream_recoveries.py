@@ -1,0 +1,227 @@
+"""Streams that meet bad beginnings, changed declarations, targets that are away, and letters that come back."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ematix_flow import Target
+from ematix_flow.backends.dead_letters import open_for_stream
+from ematix_flow.engine.streams.place import place_of
+from ematix_flow.errors import FlowError, Unsupported
+from ematix_flow.graph.registry import DeclaredStream
+from ematix_flow.schedule.dead_letters import replay, runner_for
+from ematix_flow.spec.connections import DuckDBConnection, RabbitMQConnection, SQLiteConnection
+from ematix_flow.state.dead_letters import Selection
+from ematix_flow.streaming import Source
+from tests.services.kafka import KafkaServer
+from tests.stream_runs import kafka_connection, load, produce, query, stream, warehouse
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+def lite(tmp_path: Path, name: str = "lite") -> SQLiteConnection:
+    return SQLiteConnection(name=name, path=str(tmp_path / f"{name}.db"))
+
+
+def rows_in(tmp_path: Path, sql: str, name: str = "lite") -> list[tuple[Any, ...]]:
+    with sqlite3.connect(tmp_path / f"{name}.db") as database:
+        return database.execute(sql).fetchall()
+
+
+def test_columns_are_found_behind_messages_that_cannot_be_read(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path
+) -> None:
+    produce(kafka, kafka_topic, [b"no", b"[1]", None, b"{}"] + [{"id": n} for n in range(3)])
+    result = load(
+        stream(
+            source=kafka_connection(kafka),
+            source_query=kafka_topic,
+            target=lite(tmp_path),
+            target_table="events",
+            transform_on_error="dlq",
+        )
+    )
+    assert result.dead_letters == 2
+    assert rows_in(tmp_path, "SELECT id FROM events WHERE id IS NOT NULL ORDER BY id") == [(0,), (1,), (2,)]
+
+
+def test_a_stream_waits_for_its_columns_when_the_first_messages_are_empty(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path
+) -> None:
+    followed = stream(
+        source=kafka_connection(kafka), source_query=kafka_topic, target=lite(tmp_path), target_table="events"
+    )
+    produce(kafka, kafka_topic, [None, None])
+    assert load(followed).total_rows == 0
+    produce(kafka, kafka_topic, [{"id": 1}])
+    assert load(followed).total_rows == 1
+
+
+def test_a_letter_that_the_table_refused_is_replayed_once_the_table_takes_it(
+    kafka: KafkaServer, kafka_topic: str, pg_database: str
+) -> None:
+    query(pg_database, "CREATE TABLE events (id bigint NOT NULL, name varchar(3))")
+    produce(kafka, kafka_topic, [{"id": 1, "name": "abc"}, {"id": 2, "name": "too long"}, {"id": 3}])
+    followed = stream(
+        source=kafka_connection(kafka),
+        source_query=kafka_topic,
+        target=warehouse(pg_database),
+        target_table=("public", "events"),
+        transform_on_error="dlq",
+    )
+    assert load(followed).dead_letters == 1
+    assert query(pg_database, "SELECT id FROM events ORDER BY id") == [(1,), (3,)]
+    with open_for_stream(followed.spec, env=os.environ) as store:
+        [letter] = store.list("events", limit=5)
+        assert (letter.stage, letter.position) == ("write", "1")
+        run = runner_for(DeclaredStream(followed.spec, followed))
+        assert replay("events", store, Selection(all=True), run).failed == 1
+        query(pg_database, "ALTER TABLE events ALTER COLUMN name TYPE text")
+        run = runner_for(DeclaredStream(followed.spec, followed))
+        assert replay("events", store, Selection(all=True), run).replayed == 1
+        assert replay("events", store, Selection(all=True), run).taken == 0
+    assert query(pg_database, "SELECT id, name FROM events WHERE id = 2") == [(2, "too long")]
+    assert load(followed).total_rows == 0
+
+
+def test_of_messages_in_a_queue_the_last_of_a_key_is_merged(
+    rabbitmq: Any, rabbitmq_queue: str, tmp_path: Path
+) -> None:
+    updates = [{"id": 1, "name": f"v{n}"} for n in range(9)]
+    rabbitmq.publish(rabbitmq_queue, [json.dumps(update).encode() for update in updates], ids=True)
+    load(
+        stream(
+            source=RabbitMQConnection(name="rabbit", amqp_url=rabbitmq.url()),
+            source_query=rabbitmq_queue,
+            target=lite(tmp_path),
+            target_table="events",
+            mode="merge",
+            keys=["id"],
+        )
+    )
+    assert rows_in(tmp_path, "SELECT id, name FROM events") == [(1, "v8")]
+
+
+def test_a_queue_into_two_targets_ends_when_the_one_that_is_there_has_all(
+    rabbitmq: Any, rabbitmq_queue: str, tmp_path: Path
+) -> None:
+    late = DuckDBConnection(name="late", path=str(tmp_path / "not-yet" / "late.duckdb"))
+    followed = stream(
+        source=RabbitMQConnection(name="rabbit", amqp_url=rabbitmq.url()),
+        source_query=rabbitmq_queue,
+        targets=[
+            Target(connection=lite(tmp_path), table="events"),
+            Target(connection=late, table=("main", "events")),
+        ],
+        continue_on_target_failure=True,
+    )
+    rabbitmq.publish(rabbitmq_queue, [json.dumps({"id": n}).encode() for n in range(5)])
+    with pytest.raises(FlowError):
+        load(followed)
+    assert rows_in(tmp_path, "SELECT count(*) FROM events") == [(5,)]
+    (tmp_path / "not-yet").mkdir()
+    rabbitmq.publish(rabbitmq_queue, [json.dumps({"id": n}).encode() for n in range(5, 8)])
+    load(followed)
+    import duckdb
+
+    with duckdb.connect(late.path) as database:
+        assert database.execute("SELECT count(*), count(DISTINCT id) FROM events").fetchall() == [(8, 8)]
+    assert rows_in(tmp_path, "SELECT count(*), count(DISTINCT id) FROM events") == [(8, 8)]
+
+
+def test_a_checkpoint_from_before_the_targets_moved_apart_does_not_come_alive_again(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {
+        "source": kafka_connection(kafka),
+        "source_query": kafka_topic,
+        "targets": [
+            Target(connection=lite(tmp_path, "one"), table="events"),
+            Target(connection=lite(tmp_path, "two"), table="events"),
+        ],
+    }
+    produce(kafka, kafka_topic, [{"id": n} for n in range(3)])
+    load(stream(**options))
+    produce(kafka, kafka_topic, [{"id": n} for n in range(3, 6)])
+    load(stream(**options, continue_on_target_failure=True))
+    produce(kafka, kafka_topic, [{"id": n} for n in range(6, 8)])
+    load(stream(**options))
+    for name in ("one", "two"):
+        assert rows_in(tmp_path, "SELECT count(*), count(DISTINCT id) FROM events", name) == [(8, 8)]
+
+
+def test_a_queue_whose_spool_is_lost_is_loaded_all_the_same(
+    rabbitmq: Any, rabbitmq_queue: str, tmp_path: Path
+) -> None:
+    import shutil
+
+    followed = stream(
+        source=RabbitMQConnection(name="rabbit", amqp_url=rabbitmq.url()),
+        source_query=rabbitmq_queue,
+        target=lite(tmp_path),
+        target_table="events",
+    )
+    rabbitmq.publish(rabbitmq_queue, [json.dumps({"id": n}).encode() for n in range(3)])
+    load(followed)
+    shutil.rmtree(place_of(followed.spec).folder / "spools")
+    rabbitmq.publish(rabbitmq_queue, [json.dumps({"id": n}).encode() for n in range(3, 6)])
+    load(followed)
+    assert rows_in(tmp_path, "SELECT count(*), count(DISTINCT id) FROM events") == [(6, 6)]
+    assert rabbitmq.count(rabbitmq_queue) == 0
+
+
+def test_a_kinesis_stream_whose_folder_is_lost_goes_on_where_the_ledger_ends(
+    kinesis: Any, kinesis_stream: str, tmp_path: Path
+) -> None:
+    """Against an emulator: the service itself cannot run here."""
+    import shutil
+
+    from ematix_flow.spec.connections import KinesisConnection
+
+    followed = stream(
+        source=KinesisConnection(name="kinesis", **kinesis.connection_fields(kinesis_stream)),
+        source_query=kinesis_stream,
+        target=lite(tmp_path),
+        target_table="events",
+    )
+    kinesis.put(kinesis_stream, [(str(n), json.dumps({"id": n}).encode()) for n in range(6)])
+    load(followed)
+    shutil.rmtree(place_of(followed.spec).folder)
+    kinesis.put(kinesis_stream, [(str(n), json.dumps({"id": n}).encode()) for n in range(6, 9)])
+    load(followed)
+    assert rows_in(tmp_path, "SELECT count(*), count(DISTINCT id) FROM events") == [(9, 9)]
+
+
+def test_two_topics_are_one_stream(kafka: KafkaServer, kafka_topic: str, tmp_path: Path) -> None:
+    other = kafka.create_topic("other")
+    followed = stream(
+        sources=[Source(kafka_connection(kafka), kafka_topic), Source(kafka_connection(kafka, "two"), other)],
+        target=lite(tmp_path),
+        target_table="events",
+    )
+    produce(kafka, kafka_topic, [{"id": 1}])
+    produce(kafka, other, [{"id": 2}])
+    load(followed)
+    produce(kafka, other, [{"id": 3}])
+    load(followed)
+    assert rows_in(tmp_path, "SELECT id FROM events ORDER BY id") == [(1,), (2,), (3,)]
+
+
+def test_a_topic_and_a_queue_are_not_one_stream(
+    kafka: KafkaServer, kafka_topic: str, rabbitmq: Any, rabbitmq_queue: str, tmp_path: Path
+) -> None:
+    rabbit = RabbitMQConnection(name="rabbit", amqp_url=rabbitmq.url())
+    with pytest.raises(Unsupported, match="Kafka"):
+        load(
+            stream(
+                sources=[Source(kafka_connection(kafka), kafka_topic), Source(rabbit, rabbitmq_queue)],
+                target=lite(tmp_path),
+                target_table="events",
+            )
+        )
