@@ -1,4 +1,4 @@
-"""Streams that meet bad beginnings, changed declarations, targets that are away, and letters that come back."""
+"""Streams with bad beginnings, changed declarations, targets that are away, and letters that come back."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class StreamingPipeline:
 
 
 class KafkaToKafkaEosPipeline(StreamingPipeline):
-    """From topic to topic exactly once: each batch is one transaction, with its name and its offsets in it.
+    """From topic to topic exactly once: each batch is one transaction, with its name and its position in it.
 
     The same as a stream with ``delivery="exactly_once"``, and it takes the same options.
     """
@@ -159,6 +159,8 @@ class KafkaToKafkaEosPipeline(StreamingPipeline):
     ) -> None:
         where = caller_location()
         _refuse_unknown_options(options, where)
+        if "delivery" in options or "guarantee" in options:
+            raise DeclarationError("this pipeline delivers exactly once: there is no choice", where=where)
         spec = stream_spec(
             where,
             name=name,
@@ -182,7 +184,9 @@ def streaming_pipeline(
 
     def declare(function: Callable[..., Any]) -> StreamingPipeline:
         own = name or str(getattr(function, "__name__", "stream"))
-        described = (getattr(function, "__doc__", None) or "").strip() or None
+        described = (
+            options.pop("description", None) or (getattr(function, "__doc__", None) or "").strip() or None
+        )
         spec = stream_spec(where, name=own, description=described, **options)
         registry = current_registry()
         handle = StreamingPipeline(spec, registry)
@@ -323,6 +327,7 @@ def stream_spec(
         )
     if delivery is not None and guarantee is not None:
         raise DeclarationError("delivery= and guarantee= say the same thing: give one", where=where)
+    given, several = dict(locals()), (sources is not None, targets is not None)
     if sources is None:
         assert source is not None
         sources = [
@@ -362,7 +367,7 @@ def stream_spec(
         compare_columns=names("compare_columns", compare_columns, where),
         event_timestamp_column=event_timestamp_column,
     )
-    return build_stream(
+    spec = build_stream(
         name=name,
         sources=sources,
         targets=targets,
@@ -387,6 +392,38 @@ def stream_spec(
         checkpoint=checkpoint,
         description=description,
     )
+    if several[0]:
+        _refuse_beside("sources", _OF_SOURCE, given, where)
+    if several[1]:
+        _refuse_beside("targets", _OF_TARGET, given, where)
+    return spec
+
+
+_OF_SOURCE = ("source_query", "starting", "source_options", "csv_read_options", "json_read_options")
+_OF_TARGET = (
+    "target_table",
+    "target_topic",
+    "target_queue",
+    "target_partition_key_prefix",
+    "target_prefix",
+    "target_message_key_column",
+    "target_headers_column",
+    "target_partition_column",
+    "target_partition_by",
+    "target_primary_key",
+)
+
+
+def _refuse_beside(
+    several: str, options: Iterable[str], given: Mapping[str, Any], where: SourceLocation | None
+) -> None:
+    """What is said for one source or target would be said for none of several."""
+    for option in options:
+        if given[option] is not None:
+            each = "Source(…)" if several == "sources" else "Target(…)"
+            raise DeclarationError(
+                f"{option}= is for a single one; with {several}= each {each} has its own", where=where
+            )
 
 
 def not_yet(feature: str, where: SourceLocation | None) -> DeclarationError:

@@ -26,6 +26,7 @@ from ematix_flow import (
     run_pipeline,
     run_streaming_pipeline,
 )
+from ematix_flow.api.streaming import stream_spec
 from ematix_flow.errors import DeclarationError, DuplicateName, UnknownName, UsageError
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.spec.streams import StreamSpec
@@ -317,3 +318,18 @@ def test_the_public_names_of_streams_are_all_there() -> None:
     assert all(getattr(ematix_flow, name) is not None for name in ematix_flow.__all__)
     assert all(getattr(streaming, name) is not None for name in streaming.__all__)
     assert "streaming_pipeline" in repr(ematix)
+
+
+@pytest.mark.parametrize(
+    ("several", "option"),
+    [
+        ({"sources": [Source("k", "t")], "target": "w", "target_table": "t"}, {"starting": "latest"}),
+        ({"source": "k", "source_query": "t", "targets": [Target("w", "t")]}, {"target_topic": "x"}),
+    ],
+)
+def test_what_is_said_for_one_is_refused_beside_several(
+    several: dict[str, object], option: dict[str, object]
+) -> None:
+    with pytest.raises(DeclarationError, match=f"{next(iter(option))}=") as raised:
+        stream_spec(None, name="s", **several, **option)  # type: ignore[arg-type]
+    assert "each" in str(raised.value)
