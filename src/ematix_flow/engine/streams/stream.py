@@ -32,7 +32,7 @@ from ematix_flow.engine.streams.lookups import Lookups
 from ematix_flow.engine.streams.place import StreamPlace
 from ematix_flow.engine.streams.query import StreamQuery
 from ematix_flow.engine.streams.sinks import MessageSink, Sink, TableSink, held_here
-from ematix_flow.errors import FlowError, Unsupported
+from ematix_flow.errors import CannotConnect, FlowError, Unsupported
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.streams import (
     StreamPlan,
@@ -196,15 +196,21 @@ class Stream:
         return spools
 
     def _remembered(self) -> str | None:
-        """Where a received source stood by the ledger, for a spool that is new."""
-        parts = [
-            _Part(self, StreamPlan(self.spec, None, "", ()), (target,), 0, (), (), aside=True)
-            for target in self.spec.targets
-        ]
-        found = [part._position(target) for part, target in zip(parts, self.spec.targets, strict=True)]
-        if None in found or not found:
-            return None
-        return min((separate(str(each), 1)[0] or "" for each in found), key=_segment_of) or None
+        """Where a received source stood by the ledgers, for a spool that is new."""
+        plan = StreamPlan(self.spec, None, "", ())
+        found: list[str] = []
+        for target in self.spec.targets:
+            try:
+                position = _Part(self, plan, (target,), 0, (), (), aside=True).position(target)
+            except CannotConnect:
+                if not self.spec.continue_on_target_failure:
+                    raise
+                return None
+            own = separate(position, 1)[0] if position is not None else None
+            if own is None:
+                return None
+            found.append(own)
+        return min(found, key=lambda position: int(json.loads(position)["segment"]))
 
     def _run_parts(self, parts: Sequence[_Part]) -> None:
         if len(parts) == 1:
@@ -223,10 +229,6 @@ class Stream:
             thread.join()
         if failures:
             raise failures[0]
-
-
-def _segment_of(position: str) -> int:
-    return int(json.loads(position)["segment"]) if position else 0
 
 
 class _Part:
@@ -349,7 +351,7 @@ class _Part:
     def _resume(self) -> tuple[str | None, ...]:
         """Without a checkpoint the targets know how far they are; those that keep no ledger do not count."""
         sources = len(self.stream.spec.sources)
-        found = [self._position(target) for target in self.group if self._remembers(target)]
+        found = [self.position(target) for target in self.group if self._remembers(target)]
         positions = [position for position in found if position is not None]
         if not positions:
             return (None,) * sources
@@ -372,7 +374,7 @@ class _Part:
         found = self._last(target)
         return found[0] if found is not None else None
 
-    def _position(self, target: StreamTargetSpec) -> str | None:
+    def position(self, target: StreamTargetSpec) -> str | None:
         found = self._last(target)
         return found[1] if found is not None else None
 
