@@ -254,7 +254,7 @@ class KinesisReceiver(Receiver):
         self._list_due = moment + (LIST_EVERY if waits else _LIST_AGAIN)
 
     def _reads_all_keys(self) -> bool:
-        """Whether the shards that are written to now are read; else some of them are not known or not begun."""
+        """Whether the shards that are written to now are read; else some are not known or not begun."""
         return all_keys_are_in(reader.shard for reader in self._readers.values())
 
     def _failed(self, answer: _Answer, failure: ClientError | BotoCoreError) -> None:
