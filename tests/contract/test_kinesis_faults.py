@@ -130,6 +130,97 @@ def test_a_merged_shard_waits_for_both_parents(fake: FakeKinesis) -> None:
         assert polled(receiver, 3) == ["1", "2", "3"]
 
 
+def closing_shards(fake: FakeKinesis, *listings: Answer, ended: str = "a") -> None:
+    """Shard ``ended`` ends with record 1; the others go on for ever, the record of ``c`` is 3."""
+    fake.answers["ListShards"] = in_turn(*listings)
+    fake.answers["GetShardIterator"] = lambda request: (200, {"ShardIterator": request["ShardId"]})
+    by_shard = {
+        ended: lambda request: (200, records([1], None)),
+        "b": lambda request: (200, records([2], "b")),
+        "c": lambda request: (200, records([3], "none")),
+        "none": lambda request: (200, records([], "none")),
+    }
+    fake.answers["GetRecords"] = lambda request: by_shard[request["ShardIterator"]](request)
+
+
+def stored(receiver: Receiver, count: int) -> tuple[list[str | None], dict[str, str]]:
+    """What a caller holds who stores messages and progress of each poll that succeeds."""
+    found: list[str | None] = []
+    progress: dict[str, str] = {}
+    deadline = time.monotonic() + 30
+    while len(found) < count and time.monotonic() < deadline:
+        found += [message.position for message in receiver.poll(100, 0.2)]
+        progress |= receiver.progress()
+    return found, progress
+
+
+@pytest.mark.parametrize("code", ["LimitExceededException", "AccessDeniedException"])
+def test_the_last_records_of_a_shard_are_not_lost_when_shards_cannot_be_listed(
+    fake: FakeKinesis, code: str
+) -> None:
+    tree = (200, {"Shards": [shard("a"), shard("b")]})
+    closing_shards(fake, tree, error(code, "no"))
+    with closing(opened(fake)) as receiver:
+        found = [message.position for message in receiver.poll(100, 0.2)]
+        assert sorted(map(str, found)) == ["1", "2"]
+        assert receiver.progress()["a"] == "SHARD_END"
+        assert receiver.drained() is False
+
+
+def test_shards_are_listed_again_after_a_listing_was_throttled(fake: FakeKinesis) -> None:
+    before = (200, {"Shards": [shard("a")]})
+    after = (200, {"Shards": [shard("a", closed=True), shard("c", "a")]})
+    throttled = error("LimitExceededException")
+    closing_shards(fake, before, *[throttled] * 6, after)
+    with closing(opened(fake)) as receiver:
+        found, progress = stored(receiver, 2)
+        assert found == ["1", "3"]
+        assert progress["a"] == "SHARD_END"
+
+
+def test_children_that_a_listing_misses_are_found_by_the_next(fake: FakeKinesis) -> None:
+    before = (200, {"Shards": [shard("a")]})
+    after = (200, {"Shards": [shard("a", closed=True), shard("c", "a")]})
+    closing_shards(fake, before, before, before, after)
+    with closing(opened(fake)) as receiver:
+        assert [message.position for message in receiver.poll(100, 1)] == ["1"]
+        receiver.poll(100, 0)
+        assert receiver.drained() is False  # no shard is left, and a stream has one always
+        found, _ = stored(receiver, 1)
+        assert found == ["3"]
+        deadline = time.monotonic() + 30
+        while receiver.drained() is False and time.monotonic() < deadline:
+            receiver.poll(100, 0.2)
+        assert receiver.drained() is True
+
+
+def test_shards_are_listed_now_and_then(fake: FakeKinesis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ematix_flow.backends.kinesis.receiver.LIST_EVERY", 0.3)
+    before = (200, {"Shards": [shard("none")]})
+    closing_shards(fake, before, before, (200, {"Shards": [shard("none"), shard("c")]}))
+    with closing(opened(fake)) as receiver:
+        assert polled(receiver, 1) == ["3"]
+
+
+def test_half_of_the_children_are_not_everything(fake: FakeKinesis) -> None:
+    half = {"StartingHashKey": "0", "EndingHashKey": str(2**127 - 1)}
+    left = (200, {"Shards": [shard("a", closed=True), {**shard("c", "a"), "HashKeyRange": half}]})
+    closing_shards(fake, (200, {"Shards": [shard("a")]}), left)
+    with closing(opened(fake)) as receiver:
+        assert stored(receiver, 2)[0] == ["1", "3"]
+        for _ in range(3):
+            receiver.poll(100, 0.3)
+        assert receiver.drained() is False
+
+
+def test_an_empty_record_is_a_value(fake: FakeKinesis) -> None:
+    empty = records([1], "more")
+    empty["Records"][0]["Data"] = ""
+    fake.answers["GetRecords"] = lambda request: (200, empty)
+    with closing(opened(fake)) as receiver:
+        assert [message.value for message in receiver.poll(1, 5)] == [b""]
+
+
 def test_what_one_shard_brought_is_not_lost_when_another_fails(fake: FakeKinesis) -> None:
     tree = [shard("a"), shard("b")]
     fake.answers["ListShards"] = lambda request: (200, {"Shards": tree})

@@ -184,6 +184,51 @@ def test_a_refusal_is_told_in_words(
         received(receiver, 1)
 
 
+def test_it_is_drained_when_a_pull_after_the_last_message_finds_nothing(fake: FakePubSub) -> None:
+    answers = threading.Event()
+    first = once(pulled("a", "b"))
+
+    def pull(request: Any) -> Any:
+        if len(fake.asked("Pull")) != 2:
+            return first(request)
+        answers.wait(20)
+        return PullResponse.pb()()
+
+    fake.answers["Pull"] = pull
+    with closing(opened(fake)) as receiver:
+        assert receiver.drained() is False  # nobody has asked yet
+        assert len(receiver.poll(1, 5)) == 1
+        assert receiver.drained() is False  # one waits here
+        assert len(receiver.poll(1, 5)) == 1
+        assert receiver.poll(1, 0.2) == ()
+        assert receiver.drained() is False  # the second pull has not answered
+        answers.set()
+        deadline = time.monotonic() + 30
+        while not receiver.drained() and time.monotonic() < deadline:
+            assert not receiver.poll(1, 0.1)
+        assert receiver.drained() is True
+
+
+def test_a_service_that_is_away_is_not_drained(fake: FakePubSub) -> None:
+    def refuse(request: Any) -> Any:
+        raise Refusal(grpc.StatusCode.UNAVAILABLE)
+
+    with closing(opened(fake)) as receiver:
+        while not receiver.drained():
+            receiver.poll(1, 0.1)
+        fake.answers["Pull"] = refuse
+        receiver.poll(1, 1.0)
+        assert receiver.drained() is False
+
+
+def test_an_empty_payload_is_a_value(fake: FakePubSub) -> None:
+    answer = pulled("a")
+    answer.received_messages[0].message.data = b""
+    fake.answers["Pull"] = once(answer)
+    with closing(opened(fake)) as receiver:
+        assert [message.value for message in received(receiver, 1)] == [b""]
+
+
 def test_who_may_pull_and_not_look_can_pull(fake: FakePubSub) -> None:
     def refuse(request: Any) -> Any:
         raise Refusal(grpc.StatusCode.PERMISSION_DENIED)

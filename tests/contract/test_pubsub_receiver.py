@@ -64,11 +64,11 @@ def test_a_message_arrives_with_its_key_id_time_and_attributes(
     assert abs(message.timestamp - dt.datetime.now(dt.timezone.utc)) < dt.timedelta(minutes=5)
 
 
-def test_a_message_without_payload_has_none(pubsub: PubSubServer, pubsub_topic: Topic) -> None:
+def test_a_message_without_payload_has_an_empty_one(pubsub: PubSubServer, pubsub_topic: Topic) -> None:
     pubsub.publish(pubsub_topic, [{"attributes": {"only": "this"}}])
     with receiving(pubsub, pubsub_topic.subscription) as receiver:
         [message] = received(receiver, 1)
-    assert message.value is None and message.key is None
+    assert message.value == b"" and message.key is None
 
 
 def test_what_is_not_acknowledged_comes_again_when_the_receiver_closes(

@@ -59,6 +59,14 @@ def test_meta_columns_come_from_the_message_in_their_default_types() -> None:
     ]
 
 
+def test_the_good_value_of_one_column_does_not_hide_the_bad_one_of_another() -> None:
+    columns = (column("_key", "integer"), column("_event_ts", "timestamp_tz"), column("x", "integer"))
+    values: list[bytes | None] = [b'{"x": 1, "_event_ts": "2024-01-02T03:04:05Z"}'] * 2
+    decoded = read(columns, values, key=[b"no number", b"7"], timestamp=[AT, AT])
+    assert [each.index for each in decoded.bad] == [0]
+    assert decoded.rows.to_pylist() == [{"_key": 7, "_event_ts": AT, "x": 1}]
+
+
 def test_positions_that_are_no_numbers_are_texts_by_default() -> None:
     assert [c.type.kind for c in meta_columns(("_partition", "_offset"))] == ["text", "text"]
     assert [c.type.kind for c in meta_columns(("_partition", "_offset"), numeric_positions=True)] == [

@@ -1,7 +1,8 @@
 """One stream, read shard by shard; positions are the caller's to store, together with the messages.
 
 Every shard is asked at most five times a second, as the service allows. Shards are asked side by side by a
-few threads; all state belongs to the thread that polls. Enhanced fan-out is not used.
+few threads; all state belongs to the thread that polls. Shards are listed when one has ended, and now and
+then, between two reads and never with records in hand. Enhanced fan-out is not used.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ematix_flow.backends.kinesis.opening import (
     stored_positions,
 )
 from ematix_flow.backends.kinesis.positions import Position, utc
-from ematix_flow.backends.kinesis.shards import Shard, listed, readable
+from ematix_flow.backends.kinesis.shards import Shard, all_keys_are_in, listed, readable
 from ematix_flow.backends.streams import Message, Reading, Receiver
 from ematix_flow.errors import CannotConnect, FlowError, SourceFailed
 from ematix_flow.spec.connections import KinesisConnection
@@ -36,6 +37,8 @@ from ematix_flow.spec.connections import KinesisConnection
 RECORDS_AT_ONCE = 10_000
 AT_ONCE = 8
 PATIENCE = 60.0  # how long the service may be away
+LIST_EVERY = 30.0  # seconds between two listings of shards
+_LIST_AGAIN = 1.0  # and while children are missing
 _LONGEST_PAUSE = 5.0
 _KNOWN_FOR = dt.timedelta(hours=1)  # how old a stored position of a quiet shard may become
 _CLOCKS_DIFFER = dt.timedelta(minutes=10)  # by less than this, ours and the service's
@@ -90,6 +93,8 @@ class KinesisReceiver(Receiver):
         self._pending: dict[str, str] = {}  # changed since the last poll began
         self._failure: FlowError | None = None
         self._away_since: float | None = None
+        self._unlisted_since: float | None = None  # the first listing that did not succeed
+        self._list_due = 0.0
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="kinesis-read")
         with understood(connection, f"open stream {short(stream)!r}", SourceFailed):
             self._open(progress)
@@ -104,6 +109,7 @@ class KinesisReceiver(Receiver):
             id: str(position) for id, position in self._positions.items() if progress.get(id) != str(position)
         }
         self._begin(shards)
+        self._list_due = time.monotonic() + LIST_EVERY
         if not progress and self._reading.starting == "latest":
             for reader in self._readers.values():  # what comes after now, to the record
                 reader.iterator = self._iterator(reader, "LATEST")
@@ -114,17 +120,27 @@ class KinesisReceiver(Receiver):
         for shard in readable(shards.values(), ended):
             if shard.id not in self._readers:
                 self._readers[shard.id] = _Reader(shard, self._positions.get(shard.id))
+        for id, reader in self._readers.items():
+            reader.shard = shards.get(id, reader.shard)  # it may be closed by now
 
     # -------------------------------------------------------------- receiving
 
     def poll(self, max_messages: int, timeout: float) -> Sequence[Message]:
-        deadline = time.monotonic() + timeout
-        found: list[Message] = []
         self._changed, self._pending = self._pending, {}
+        try:
+            return self._polled(max_messages, time.monotonic() + timeout)
+        except FlowError:
+            self._pending = self._changed  # nothing was handed over: it is told with the next
+            raise
+
+    def _polled(self, max_messages: int, deadline: float) -> Sequence[Message]:
+        found: list[Message] = []
         while True:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
+            if self._list_due <= time.monotonic():
+                self._list()
             for answer in self._ask(max_messages):
                 try:
                     found += self._take(answer)
@@ -136,7 +152,7 @@ class KinesisReceiver(Receiver):
             if found or moment >= deadline:
                 return found
             soonest = min((reader.due for reader in self._readers.values()), default=deadline)
-            time.sleep(max(0.0, min(soonest, deadline) - moment))
+            time.sleep(max(0.0, min(soonest, self._list_due, deadline) - moment))
 
     def progress(self) -> Mapping[str, str]:
         return dict(self._changed)
@@ -212,11 +228,34 @@ class KinesisReceiver(Receiver):
             self._reached(reader, Position(position.sequence, now() - _CLOCKS_DIFFER))
 
     def _ended(self, reader: _Reader) -> None:
-        """The shard was closed and is read: its children may be begun."""
+        """The shard was closed and is read: its children may be begun, once they are known."""
         del self._readers[reader.shard.id]
         self._reached(reader, Position(ended=True))
-        with understood(self._connection, f"list the shards of {short(self._stream)!r}", SourceFailed):
-            self._begin(listed(self._client, self._stream))
+        self._list_due = 0.0
+
+    def _list(self) -> None:
+        """Begin the shards that are new. A service that is busy or away is asked again soon."""
+        moment = time.monotonic()
+        try:
+            shards = listed(self._client, self._stream)
+        except (ClientError, BotoCoreError) as error:
+            self._unlisted_since = self._unlisted_since or moment
+            passes = is_throttled(error) or is_away(error)
+            if not passes or moment - self._unlisted_since >= PATIENCE:
+                doing = f"list the shards of {short(self._stream)!r}"
+                kind = CannotConnect if passes else SourceFailed
+                raise explained(self._connection, doing, kind, error) from error
+            self._list_due = time.monotonic() + random.uniform(_LIST_AGAIN / 2, _LIST_AGAIN)
+            return
+        self._unlisted_since = None
+        self._begin(shards)
+        more_will_end = any(reader.shard.closed for reader in self._readers.values())
+        waits = more_will_end or self._reads_all_keys()
+        self._list_due = moment + (LIST_EVERY if waits else _LIST_AGAIN)
+
+    def _reads_all_keys(self) -> bool:
+        """Whether the shards that are written to now are read; else some are not known or not begun."""
+        return all_keys_are_in(reader.shard for reader in self._readers.values())
 
     def _failed(self, answer: _Answer, failure: ClientError | BotoCoreError) -> None:
         reader, code = answer.reader, code_of(failure)
@@ -264,7 +303,7 @@ class KinesisReceiver(Receiver):
             contents = [(each.key, each.data, f"{sequence}:{each.index}") for each in packed]
         return [
             Message(
-                value=data or None,
+                value=data,
                 key=key.encode(),
                 topic=short(self._stream),
                 partition=shard.id,
@@ -281,7 +320,8 @@ class KinesisReceiver(Receiver):
         return True
 
     def drained(self) -> bool | None:
-        return all(reader.at_end for reader in self._readers.values())
+        settled = self._list_due > 0 and self._unlisted_since is None and self._reads_all_keys()
+        return settled and all(reader.at_end for reader in self._readers.values())
 
     def lag(self) -> Mapping[str, int]:
         """By how many milliseconds each shard is behind: the service does not count messages."""

@@ -12,6 +12,7 @@ from typing import Any
 from ematix_flow.backends.kinesis.client import named
 
 _LISTED_AT_ONCE = 1000
+_KEYS = 2**128  # the hashes that a key can have
 
 
 @dataclass(frozen=True)
@@ -54,3 +55,8 @@ def readable(shards: Iterable[Shard], ended: Collection[str]) -> list[Shard]:
         for shard in known.values()
         if shard.id not in ended and all(parent in ended or parent not in known for parent in shard.parents)
     ]
+
+
+def all_keys_are_in(shards: Iterable[Shard]) -> bool:
+    """Whether every key has an open shard among these, as it has in a stream at any time."""
+    return sum(shard.last_hash - shard.first_hash + 1 for shard in shards if not shard.closed) >= _KEYS

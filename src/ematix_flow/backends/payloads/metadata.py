@@ -81,14 +81,18 @@ class MessageDecoder:
             there = messages.column(_FROM[column.name])
             if len(decoded.taken) != messages.num_rows:
                 there = there.take(decoded.taken)
-            arrays.append(self._filled(column, there, own, bad))
+            array, reasons = self._filled(column, there, own)
+            arrays.append(array)
+            bad = {**reasons, **bad}  # the first column that does not fit says why
         return self._without(decoded, arrays, bad)
 
     def _filled(
-        self, column: ColumnSpec, there: pa.Array, own: pa.Array | None, bad: dict[int, str]
-    ) -> pa.Array:
+        self, column: ColumnSpec, there: pa.Array, own: pa.Array | None
+    ) -> tuple[pa.Array, dict[int, str]]:
+        """The column, and why it has no value where it must have one."""
         import pyarrow.compute as pc
 
+        bad: dict[int, str] = {}
         array = _converted(there, column, self.numeric_positions, bad)
         if own is not None:
             for at in [at for at in bad if own[at].is_valid]:
@@ -99,7 +103,7 @@ class MessageDecoder:
                 bad.setdefault(
                     at, f"the message has no {_FROM[column.name]}, and {column.name} takes no nulls"
                 )
-        return array
+        return array, bad
 
     def _without(self, decoded: Decoded, arrays: Sequence[pa.Array], bad: dict[int, str]) -> Decoded:
         """The rows that are left, with the reasons of all that are not."""

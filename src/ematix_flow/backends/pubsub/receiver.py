@@ -56,6 +56,7 @@ class PubSubReceiver(Receiver):
         self._puller = ThreadPoolExecutor(1, thread_name_prefix="pubsub-pull")
         self._pulling: Future[tuple[float, list[Any]]] | None = None
         self._away_since: float | None = None
+        self._found_nothing = False  # the last pull, and it was answered
         self._closed = threading.Event()
 
     # -------------------------------------------------------------- receiving
@@ -98,12 +99,14 @@ class PubSubReceiver(Receiver):
             doing = f"pull from subscription {short(self._subscription.path)!r}"
             raise explained(self._connection, doing, SourceFailed, error) from error
         self._away_since = None
+        self._found_nothing = not received
         self._leases.take((each.ack_id for each in received), asked, self._subscription.ack_deadline)
         self._ready.extend(self._message(each) for each in received)
 
     def _is_away(self, error: e.GoogleAPICallError) -> None:
         """Wait a little; CannotConnect when it has been away for too long."""
         now = time.monotonic()
+        self._found_nothing = False
         self._away_since = self._away_since or now
         if now - self._away_since >= PATIENCE:
             raise explained(self._connection, "pull messages", CannotConnect, error) from error
@@ -113,7 +116,7 @@ class PubSubReceiver(Receiver):
         message = received.message
         published = message.publish_time.ToDatetime() if message.HasField("publish_time") else None
         return Message(
-            value=message.data or None,
+            value=message.data,
             key=message.ordering_key.encode() or None,
             topic=self._subscription.topic or short(self._subscription.path),
             partition=None,
@@ -160,6 +163,10 @@ class PubSubReceiver(Receiver):
             _log.warning("Pub/Sub did not extend the deadline of %d messages: %s", len(due), error)
             return
         self._leases.take(due, now, seconds)
+
+    def drained(self) -> bool | None:
+        """Whether a pull that began after the last message has found nothing."""
+        return self._found_nothing and not self._ready
 
     def pending(self) -> int:
         """How many messages are received and not acknowledged."""
