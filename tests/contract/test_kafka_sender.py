@@ -21,7 +21,7 @@ from ematix_flow.backends.kafka.transactions import marker_group, transactional_
 from ematix_flow.backends.streams import Sender, Token
 from ematix_flow.errors import ConfigError, RowRejected, TargetFailed
 from ematix_flow.spec.connections.brokers import KafkaConnection
-from tests.contract.kafka_setup import WAYS, backend, connection, outgoing, secured
+from tests.contract.kafka_setup import WAYS, backend, outgoing, secured
 from tests.services.kafka import PASSWORD, KafkaServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -163,8 +163,8 @@ def test_a_broker_that_stays_away_fails_the_send(kafka: KafkaServer) -> None:
 # ------------------------------------------------------------------ with a token
 
 
-def token(batch: str, topic: str, position: str | None = None, group: str | None = None) -> Token:
-    return Token(f"pipe-{topic}", "out", batch, position, group)
+def token(batch: str, topic: str, position: str | None = None) -> Token:
+    return Token(f"pipe-{topic}", "out", batch, position)
 
 
 def test_a_batch_arrives_once_however_often_it_is_sent(kafka: KafkaServer, kafka_topic: str) -> None:
@@ -198,15 +198,6 @@ def test_a_position_that_does_not_fit_is_left_out_of_the_token(kafka: KafkaServe
     assert sender(kafka, kafka_topic).send([outgoing([b"x"])], token("wide", kafka_topic, wide)) == 1
     found = backend(kafka).message_target().last_token(f"pipe-{kafka_topic}", "out")
     assert found == ("wide", None)
-
-
-def test_the_sources_offsets_commit_with_the_batch(kafka: KafkaServer, kafka_topic: str) -> None:
-    source = kafka.create_topic("source", partitions=2)
-    moved = token("b1", kafka_topic, group=json.dumps({source: {"0": 5, "1": 7}}))
-    group = f"group-{kafka_topic}"
-    made = KafkaSender(connection(kafka, group_id=group), kafka_topic)
-    assert made.send([outgoing([b"x"])], moved) == 1
-    assert {p: offset for p, (offset, _) in kafka.committed(group, source).items()} == {0: 5, 1: 7}
 
 
 def failing(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

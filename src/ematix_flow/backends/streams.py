@@ -228,7 +228,6 @@ class Token:
     target: str
     batch_key: str
     position: str | None = None
-    group_positions: str | None = None  # source offsets that commit with it, of the same cluster
 
 
 class Sender(Protocol):
