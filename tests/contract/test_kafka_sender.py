@@ -75,6 +75,19 @@ def test_more_messages_than_the_producer_holds_are_sent_in_order(
     assert values(kafka, kafka_topic) == [b"%d" % n for n in range(3_000)]
 
 
+def java_partition(key: bytes, partitions: int) -> int:
+    """Where Java's producers put a key, by the hashes that Kafka's own tests name."""
+    hashes = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
+    return (hashes[key] & 0x7FFFFFFF) % partitions
+
+
+def test_a_key_goes_to_the_partition_in_which_javas_producers_put_it(kafka: KafkaServer) -> None:
+    topic, keys = kafka.create_topic("keyed", partitions=7), [b"21", b"foobar", b"a-little-bit-long-string"]
+    sender(kafka, topic).send([outgoing(keys, keys=keys)])
+    found = {message.key(): message.partition() for message in kafka.consume_all(topic)}
+    assert found == {key: java_partition(key, 7) for key in keys}
+
+
 def test_no_messages_are_no_work(kafka: KafkaServer, kafka_topic: str) -> None:
     assert sender(kafka, kafka_topic).send([]) == 0
     assert sender(kafka, kafka_topic).send([outgoing([])]) == 0
