@@ -21,7 +21,7 @@ from ematix_flow.backends.kafka.transactions import marker_group, transactional_
 from ematix_flow.backends.streams import Sender, Token
 from ematix_flow.errors import ConfigError, RowRejected, TargetFailed
 from ematix_flow.spec.connections.brokers import KafkaConnection
-from tests.contract.kafka_setup import WAYS, backend, connection, outgoing, secured
+from tests.contract.kafka_setup import WAYS, backend, outgoing, secured
 from tests.services.kafka import PASSWORD, KafkaServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -73,6 +73,19 @@ def test_more_messages_than_the_producer_holds_are_sent_in_order(
     batches = (outgoing([b"%d" % n for n in range(first, first + 500)]) for first in range(0, 3_000, 500))
     assert small.send(batches) == 3_000
     assert values(kafka, kafka_topic) == [b"%d" % n for n in range(3_000)]
+
+
+def java_partition(key: bytes, partitions: int) -> int:
+    """Where Java's producers put a key, by the hashes that Kafka's own tests name."""
+    hashes = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
+    return (hashes[key] & 0x7FFFFFFF) % partitions
+
+
+def test_a_key_goes_to_the_partition_in_which_javas_producers_put_it(kafka: KafkaServer) -> None:
+    topic, keys = kafka.create_topic("keyed", partitions=7), [b"21", b"foobar", b"a-little-bit-long-string"]
+    sender(kafka, topic).send([outgoing(keys, keys=keys)])
+    found = {message.key(): message.partition() for message in kafka.consume_all(topic)}
+    assert found == {key: java_partition(key, 7) for key in keys}
 
 
 def test_no_messages_are_no_work(kafka: KafkaServer, kafka_topic: str) -> None:
@@ -163,8 +176,8 @@ def test_a_broker_that_stays_away_fails_the_send(kafka: KafkaServer) -> None:
 # ------------------------------------------------------------------ with a token
 
 
-def token(batch: str, topic: str, position: str | None = None, group: str | None = None) -> Token:
-    return Token(f"pipe-{topic}", "out", batch, position, group)
+def token(batch: str, topic: str, position: str | None = None) -> Token:
+    return Token(f"pipe-{topic}", "out", batch, position)
 
 
 def test_a_batch_arrives_once_however_often_it_is_sent(kafka: KafkaServer, kafka_topic: str) -> None:
@@ -198,15 +211,6 @@ def test_a_position_that_does_not_fit_is_left_out_of_the_token(kafka: KafkaServe
     assert sender(kafka, kafka_topic).send([outgoing([b"x"])], token("wide", kafka_topic, wide)) == 1
     found = backend(kafka).message_target().last_token(f"pipe-{kafka_topic}", "out")
     assert found == ("wide", None)
-
-
-def test_the_sources_offsets_commit_with_the_batch(kafka: KafkaServer, kafka_topic: str) -> None:
-    source = kafka.create_topic("source", partitions=2)
-    moved = token("b1", kafka_topic, group=json.dumps({source: {"0": 5, "1": 7}}))
-    group = f"group-{kafka_topic}"
-    made = KafkaSender(connection(kafka, group_id=group), kafka_topic)
-    assert made.send([outgoing([b"x"])], moved) == 1
-    assert {p: offset for p, (offset, _) in kafka.committed(group, source).items()} == {0: 5, 1: 7}
 
 
 def failing(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -144,7 +144,8 @@ class StreamingPipeline:
 class KafkaToKafkaEosPipeline(StreamingPipeline):
     """From topic to topic exactly once: each batch is one transaction, with its name and its position in it.
 
-    The same as a stream with ``delivery="exactly_once"``, and it takes the same options.
+    The offsets of the source's group follow after it, for whoever watches the lag. The same as
+    a stream with ``delivery="exactly_once"``, and it takes the same options.
     """
 
     def __init__(

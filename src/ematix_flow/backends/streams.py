@@ -61,7 +61,8 @@ class Reading:
 
     ``query`` names what is followed: a topic, a queue, a subscription, a folder, a table. ``starting`` is
     ``earliest``, ``latest`` or a moment, for who has no position yet. ``resume`` is the position that a
-    target has committed, which wins.
+    target has committed, which wins. ``pipeline`` names who reads, where a broker keeps positions of readers;
+    empty for who reads by hand.
     """
 
     query: str
@@ -71,6 +72,7 @@ class Reading:
     fail_on_data_loss: bool = True
     options: Mapping[str, str] = field(default_factory=dict)
     files: FileOptions = field(default_factory=FileOptions)
+    pipeline: str = ""
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,6 @@ class Token:
     target: str
     batch_key: str
     position: str | None = None
-    group_positions: str | None = None  # source offsets that commit with it, of the same cluster
 
 
 class Sender(Protocol):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ematix_flow.backends.kafka.cluster import Cluster, Partition, by_topic
 from ematix_flow.backends.kafka.failures import create_command
-from ematix_flow.backends.kafka.settings import group_of
+from ematix_flow.backends.kafka.groups import StreamGroup
 from ematix_flow.backends.streams import Reading
 from ematix_flow.errors import DataLost, SourceFailed, did_you_mean
 
@@ -88,12 +88,12 @@ def text(offsets: Mapping[Partition, int]) -> str:
     return json.dumps(ordered, separators=(",", ":"))
 
 
-def starting(cluster: Cluster, reading: Reading) -> str:
+def starting(cluster: Cluster, reading: Reading, group: StreamGroup | None = None) -> str:
     """Spark's ``startingOffsets``: resume, else what the group has committed, else as it is asked for.
 
     One word where it says all: a partition that appears in this moment is then no contradiction.
     """
-    begins = _begins(cluster, reading)
+    begins = _begins(cluster, reading, group)
     kinds = set(begins.values())
     if not kinds or kinds == {EARLIEST}:
         return "earliest"
@@ -108,21 +108,24 @@ def resolved(cluster: Cluster, reading: Reading) -> dict[Partition, int]:
     return {**begins, **first, **last}
 
 
-def _begins(cluster: Cluster, reading: Reading) -> dict[Partition, int]:
+def _begins(cluster: Cluster, reading: Reading, group: StreamGroup | None = None) -> dict[Partition, int]:
     found = Topics(reading.query).found(cluster)
     partitions = [(topic, number) for topic, numbers in found.items() for number in numbers]
     if reading.resume is not None:
         return _held(cluster, reading, parse(reading.resume), partitions)
-    group = group_of(cluster.connection)
-    committed = {each: offset for each, (offset, _) in cluster.committed(group, partitions).items()}
+    group = group or StreamGroup(cluster, reading.pipeline)
+    committed = group.offsets(partitions)
     if not committed:
-        return _unread(cluster, reading, partitions)
+        return _unread(cluster, reading, partitions, group.name)
     begun = {topic for topic, _ in committed}
     new = [each for each in partitions if each[0] not in begun]  # of topics nobody has read yet
-    return {**_held(cluster, reading, committed, partitions), **_unread(cluster, reading, new)}
+    unread = _unread(cluster, reading, new, group.name)
+    return {**_held(cluster, reading, committed, partitions), **unread}
 
 
-def _unread(cluster: Cluster, reading: Reading, partitions: list[Partition]) -> dict[Partition, int]:
+def _unread(
+    cluster: Cluster, reading: Reading, partitions: list[Partition], group: str
+) -> dict[Partition, int]:
     """Where to begin without any position."""
     moment = reading.starting
     if isinstance(moment, dt.datetime):
@@ -133,7 +136,6 @@ def _unread(cluster: Cluster, reading: Reading, partitions: list[Partition]) -> 
         return {**offsets, **cluster.ends(late, committed=False)}
     policy = moment if moment != "earliest" else cluster.connection.auto_offset_reset or "earliest"
     if policy == "error" and partitions:
-        group = group_of(cluster.connection)
         raise SourceFailed(
             f"group {group!r} has no position in {reading.query!r}, and auto_offset_reset is 'error'",
             next_step="set auto_offset_reset to earliest or latest for the first run, or commit a position "

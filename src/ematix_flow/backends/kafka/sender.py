@@ -36,6 +36,7 @@ _PRODUCER: Mapping[str, Any] = {
     "acks": "all",
     "linger.ms": 20,
     "compression.type": "lz4",
+    "partitioner": "murmur2_random",  # as Java's producers: a key has one partition, whoever sends it
     "delivery.timeout.ms": _DELIVERY_MS,
     "queue.buffering.max.kbytes": 64 * 1024,
     "queue.buffering.max.messages": 100_000,

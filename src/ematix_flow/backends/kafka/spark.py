@@ -7,13 +7,14 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 
-from ematix_flow.backends.kafka.cluster import Cluster, Partition
+from ematix_flow.backends.kafka.cluster import Cluster
 from ematix_flow.backends.kafka.failures import words
+from ematix_flow.backends.kafka.groups import StreamGroup
 from ematix_flow.backends.kafka.losses import lost_data
 from ematix_flow.backends.kafka.positions import Topics, parse, starting, text
-from ematix_flow.backends.kafka.settings import client_settings, group_of, spark_options
+from ematix_flow.backends.kafka.settings import group_of, spark_options
 from ematix_flow.backends.streams import Reading, SparkStream
 from ematix_flow.errors import FlowError, SourceFailed
 
@@ -43,17 +44,16 @@ class KafkaSource(SparkStream):
 
     Spark's consumers belong to groups whose names begin with the connection's ``group_id``, so that a
     right on that prefix is all they need; they commit nothing. The group itself shows what all targets
-    have committed: see `committed`.
+    have committed: see `committed`. Readings of one source are of one pipeline.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._group = group_of(cluster.connection)
-        self._told: dict[Partition, int] = {}  # what this process has committed to the group
-        self._committing: Consumer | None = None
+        self._group = StreamGroup(cluster)
         self._lock = threading.Lock()
 
     def check(self, reading: Reading) -> None:
+        self._group_of(reading)
         found = Topics(reading.query).found(self._cluster)
         if found:
             self._cluster.beginnings([(topic, number) for topic in found for number in found[topic]])
@@ -62,7 +62,7 @@ class KafkaSource(SparkStream):
 
     def frame(self, spark: SparkSession, reading: Reading) -> DataFrame:
         options = self._options(reading)
-        options["startingOffsets"] = starting(self._cluster, reading)
+        options["startingOffsets"] = starting(self._cluster, reading, self._group_of(reading))
         options["failOnDataLoss"] = str(reading.fail_on_data_loss).lower()
         if reading.max_rows is not None:
             options["maxOffsetsPerTrigger"] = str(reading.max_rows)
@@ -85,11 +85,10 @@ class KafkaSource(SparkStream):
     def committed(self, position: str) -> None:
         """Tell the group, for whoever watches its lag; never backwards. A failure is a warning."""
         try:
-            with self._lock:
-                self._commit(parse(position))
+            self._group.commit(parse(position))
         except (FlowError, KafkaException) as error:
             said = words([error.args[0]]) if isinstance(error, KafkaException) else str(error)
-            _log.warning("the progress of group %r was not committed to Kafka: %s", self._group, said)
+            _log.warning("the progress of group %r was not committed to Kafka: %s", self._group.name, said)
 
     def failure(self, reading: Reading, said: str) -> FlowError | None:
         return lost_data(said)
@@ -100,29 +99,12 @@ class KafkaSource(SparkStream):
         ends = self._cluster.ends(wanted)
         return {f"{topic}/{n}": max(0, ends[topic, n] - wanted[topic, n]) for topic, n in sorted(wanted)}
 
-    def _commit(self, wanted: Mapping[Partition, int]) -> None:
-        unknown = [each for each in wanted if each not in self._told]
-        there = self._cluster.committed(self._group, unknown)
-        known = {**self._told, **{each: offset for each, (offset, _) in there.items()}}
-        ahead = {each: offset for each, offset in wanted.items() if offset > known.get(each, -1)}
-        if not ahead:
-            return
-        offsets = [TopicPartition(topic, number, offset) for (topic, number), offset in ahead.items()]
-        for done in self._member().commit(offsets=offsets, asynchronous=False):
-            if done.error is not None:
-                raise KafkaException(done.error)
-        self._told |= {**known, **ahead}
-
-    def _member(self) -> Consumer:
-        """Who commits; it never joins, and connects once."""
-        if self._committing is None:
-            settings = {
-                **client_settings(self._cluster.connection),
-                "group.id": self._group,
-                "enable.auto.commit": False,
-            }
-            self._committing = Consumer(settings)
-        return self._committing
+    def _group_of(self, reading: Reading) -> StreamGroup:
+        """The group of whoever reads, the same for all queries of a stream."""
+        with self._lock:
+            if self._group.pipeline != reading.pipeline:
+                self._group = StreamGroup(self._cluster, reading.pipeline)
+            return self._group
 
     def _options(self, reading: Reading) -> dict[str, str]:
         for name in reading.options:
@@ -130,7 +112,7 @@ class KafkaSource(SparkStream):
                 raise SourceFailed(f"the option {name!r} is set by the stream itself")
         name, topics = Topics(reading.query).option()
         return {
-            "groupIdPrefix": self._group,
+            "groupIdPrefix": group_of(self._cluster.connection),
             "kafka.isolation.level": "read_committed",
             **spark_options(self._cluster.connection),
             **reading.options,

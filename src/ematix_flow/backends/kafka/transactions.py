@@ -8,7 +8,6 @@ the same id before.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable
@@ -19,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from ematix_flow.backends.kafka.cluster import Cluster, Unstable
-from ematix_flow.backends.kafka.positions import parse
+from ematix_flow.backends.kafka.groups import bounded
 from ematix_flow.backends.kafka.sender import FENCED, KafkaSender, Outbox
-from ematix_flow.backends.kafka.settings import client_settings, group_of
+from ematix_flow.backends.kafka.settings import client_settings
 from ematix_flow.backends.streams import Token
 from ematix_flow.errors import TargetFailed
 from ematix_flow.faults import point
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 TRANSACTION_MS = 300_000
 _METADATA_BYTES = 4_096
-_ID_BYTES = 200
 _LEFT_OPEN = 5.0  # seconds in which a commit that is under way ends
 _ABORTED = "the transaction is aborted: readers of committed messages see nothing of the batch"
 _ATTEMPT_SECONDS, _PATIENCE = 30.0, 180.0
@@ -48,11 +46,11 @@ class Marker:
 
 
 def transactional_id(pipeline: str, target: str) -> str:
-    return _bounded(f"ematix-flow.{pipeline}.{target}")
+    return bounded(f"ematix-flow.{pipeline}.{target}")
 
 
 def marker_group(pipeline: str, target: str) -> str:
-    return _bounded(f"ematix-flow.eos.{pipeline}.{target}")
+    return bounded(f"ematix-flow.eos.{pipeline}.{target}")
 
 
 def settled_marker(cluster: Cluster, pipeline: str, target: str) -> Marker | None:
@@ -131,20 +129,15 @@ class _Transaction:
         self._producer = outbox.producer
 
     def mark(self, number: int) -> None:
-        """The token, and the source's offsets where they are of the same cluster."""
-        token, connection = self._token, self._outbox.connection
+        """The token, which counts batches."""
+        token = self._token
         place = TopicPartition(self._outbox.topic, 0, number, _metadata(token))
-        self._offsets([place], marker_group(token.pipeline, token.target))
-        if token.group_positions is not None:
-            offsets = [TopicPartition(*each, offset) for each, offset in parse(token.group_positions).items()]
-            self._offsets(offsets, group_of(connection))
-
-    def _offsets(self, offsets: list[TopicPartition], group: str) -> None:
+        group = marker_group(token.pipeline, token.target)
         with closing(_member(self._outbox.connection, group)) as member:
             about = member.consumer_group_metadata()
 
             def send(timeout: float) -> None:
-                self._producer.send_offsets_to_transaction(offsets, about, timeout)
+                self._producer.send_offsets_to_transaction([place], about, timeout)
 
             self.step(f"commit offsets of group {group!r}", send)
 
@@ -213,10 +206,3 @@ def _metadata(token: Token) -> str:
     if len(whole.encode()) <= _METADATA_BYTES:
         return whole
     return json.dumps({"batch_key": token.batch_key}, separators=(",", ":"))
-
-
-def _bounded(name: str) -> str:
-    if len(name.encode()) <= _ID_BYTES:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:24]
-    return f"{name[:100]}.{digest}"

@@ -143,6 +143,7 @@ class Stream:
             fail_on_data_loss=self.spec.fail_on_data_loss,
             options=dict(source.options),
             files=source.files,
+            pipeline=self.spec.name,
         )
 
     def loaders(self, incoming: DataFrame) -> list[BatchLoader]:
