@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 
-from benchmarks.cases import CASES, CHANGES, CONTESTANTS, FLOW
+from benchmarks.cases import CASES, CHANGES, CONTESTANTS, FLOW, STREAMS
 from benchmarks.datasets import DATA, DATASETS, ORDERS
 from benchmarks.machine import busy
 from benchmarks.results import FOLDER, Result, save, standing
@@ -40,13 +40,19 @@ def parser() -> argparse.ArgumentParser:
         metavar="CHANGES/ROWS",
         help="how many changes into how many rows; may be given again; default: the published sizes",
     )
+    streams = commands.add_parser("streams", help="follow a broker, against rivals")
+    streams.add_argument("--case", action="append", choices=STREAMS, help="only this; may be given again")
+    streams.add_argument("--rows", type=_positive, help="messages that are there before; default: 500,000")
+    streams.add_argument("--rate", type=_positive, nargs="+", help="a second; default: 1,000 and 10,000")
+    streams.add_argument("--seconds", type=float, help="how long each rate is held; default: 20")
+    streams.add_argument("--singles", type=_positive, help="messages that come one by one; default: 50")
     cold = commands.add_parser("cold-start", help="time of a cold  flow run")
-    for command in (copy, changes):
+    for command in (copy, changes, streams):
         command.add_argument(
             "--contestant", action="append", choices=CONTESTANTS, help="only this; may be given again"
         )
         command.add_argument("--anew", action="store_true", help="do not go on where an earlier run stopped")
-    for command in (copy, changes, cold):
+    for command in (copy, changes, streams, cold):
         command.add_argument("--repeat", type=_positive, default=REPEAT, help="rounds; default: %(default)s")
         command.add_argument(
             "--limit",
@@ -74,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if busy():
         console.print("[yellow]Others compute on this machine now: these figures will say little.[/]")
     if given.command is None:
-        everything = (["copy"], ["copy", "--table", "lineitem"], ["changes"], ["cold-start"])
+        everything = (["copy"], ["copy", "--table", "lineitem"], ["changes"], ["streams"], ["cold-start"])
         return max(_measure(console, parser().parse_args(one)) for one in everything)
     return _measure(console, given)
 
@@ -100,6 +106,17 @@ def _measure(console: Console, given: argparse.Namespace) -> int:
         settings = Settings(0, given.repeat, given.limit, seed, contestants, given.anew)
         results = run_changes([CHANGES[name] for name in given.case or CHANGES], sizes, settings, say)
         return _report(console, results, full=everyone and set(sizes or ()) <= set(PUBLISHED))
+    if given.command == "streams":
+        from benchmarks.stream_loads import ROWS as MESSAGES
+        from benchmarks.stream_loads import Pace, run_streams
+
+        told = {"rates": given.rate and tuple(given.rate), "seconds": given.seconds, "singles": given.singles}
+        pace = Pace(**{name: value for name, value in told.items() if value is not None})
+        published = pace == Pace() and (given.rows or MESSAGES) == MESSAGES
+        anew = given.anew or not published
+        settings = Settings(given.rows or MESSAGES, given.repeat, given.limit, seed, contestants, anew)
+        followed = run_streams([STREAMS[name] for name in given.case or STREAMS], pace, settings, say)
+        return _report(console, followed, full=everyone and published)
     from benchmarks.copy_loads import run_cases
 
     dataset = DATASETS[given.table]
@@ -130,6 +147,7 @@ def _report(console: Console, results: Iterable[Result], *, full: bool) -> int:
 
 def _list(console: Console) -> None:
     listed = [("copy", case) for case in CASES.values()] + [("changes", case) for case in CHANGES.values()]
+    listed += [("streams", case) for case in STREAMS.values()]
     for command, case in listed:
         console.print(f"{command} --case {case.name}: {case.title}", highlight=False)
         for name in case.contestants:

@@ -23,6 +23,8 @@ CONTESTANTS = {
     "dlt-upsert": "dlt, upsert",
     "delta-rs": "delta-rs",
     "spark-delta": "Spark JDBC, MERGE INTO",
+    "spark-foreachbatch": "Structured Streaming, as written",
+    "pika": "pika and psycopg",
 }
 # Those that live in an environment of their own: what they pin may clash with what the product pins.
 APART = {"dlt", "dlt-upsert", "duckdb", "sling"}
@@ -53,6 +55,19 @@ class ChangeCase:
     strategy: str
     target: str = "postgres"
     left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StreamCase:
+    """A broker that is followed, where its messages go, and the contestants that can."""
+
+    name: str
+    title: str
+    source: str
+    target: str
+    contestants: tuple[str, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    exactly_once: bool = False
 
 
 CASES = {
@@ -87,6 +102,32 @@ CHANGES = {
             "merge",
             "delta",
             {"dlt": "its default, to delete and insert, is not there for Delta", "duckdb": _NO_DELTA},
+        ),
+    )
+}
+_STREAMING = (FLOW, "spark-foreachbatch")
+STREAMS = {
+    case.name: case
+    for case in (
+        StreamCase("kafka-postgres", "Kafka → Postgres", "kafka", "postgres", _STREAMING),
+        StreamCase("kafka-delta", "Kafka → Delta", "kafka", "delta", _STREAMING),
+        StreamCase("kafka-kafka", "Kafka → Kafka, at least once", "kafka", "kafka", _STREAMING),
+        StreamCase(
+            "kafka-kafka-once",
+            "Kafka → Kafka, exactly once",
+            "kafka",
+            "kafka",
+            (FLOW,),
+            {"spark-foreachbatch": "Spark's Kafka sink has no transactions"},
+            exactly_once=True,
+        ),
+        StreamCase(
+            "rabbitmq-postgres",
+            "RabbitMQ → Postgres",
+            "rabbitmq",
+            "postgres",
+            (FLOW, "pika"),
+            {"spark-foreachbatch": "there is no connector for RabbitMQ"},
         ),
     )
 }

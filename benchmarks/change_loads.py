@@ -24,7 +24,7 @@ from benchmarks.machine import commit, cores, machine_facts, versions
 from benchmarks.place import Place
 from benchmarks.places import folder_target
 from benchmarks.results import Result, Run
-from benchmarks.rivals import LAKES, rival_jars, rival_versions
+from benchmarks.rivals import SHARED, rival_jars, rival_versions
 from benchmarks.rounds import Settings, all_rounds, get_ready, run_job
 from benchmarks.servers import Servers
 
@@ -79,7 +79,7 @@ def _run_case(
     names = settings.chosen(case.contestants)
     kinds = ["postgres", case.target]
     jars = rival_jars(kinds)
-    get_ready(names, settings.folder, [kind for kind in kinds if kind in LAKES])
+    get_ready(names, settings.folder, [kind for kind in kinds if kind in SHARED])
     empty = Result(
         benchmark="changes",
         case=f"{case.name}-{size.changes}-into-{size.rows}",

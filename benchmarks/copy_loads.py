@@ -16,7 +16,7 @@ from benchmarks.machine import commit, cores, machine_facts, versions
 from benchmarks.place import Place
 from benchmarks.places import Places
 from benchmarks.results import Result, Run
-from benchmarks.rivals import LAKES, rival_jars, rival_versions
+from benchmarks.rivals import SHARED, rival_jars, rival_versions
 from benchmarks.rounds import Settings, all_rounds, get_ready, run_job
 
 AGAIN_BELOW_ROWS = 3_000_000  # a second load in the same process would say no more about a larger table
@@ -44,7 +44,7 @@ def _run_case(
     if expected.rows != settings.rows:
         raise RuntimeError(f"the source holds {expected.rows:,} rows, not {settings.rows:,}")
     jars = rival_jars([case.source, case.target])
-    get_ready(names, settings.folder, [kind for kind in (case.source, case.target) if kind in LAKES])
+    get_ready(names, settings.folder, [kind for kind in (case.source, case.target) if kind in SHARED])
     if case.target in ("postgres", "mysql"):
         places.servers.server(case.target)
     others = {**places.servers.versions(), **rival_versions([case.source, case.target])}

@@ -1,7 +1,7 @@
 """What the rivals need: jars for Spark, and an environment of their own for those that are Python packages.
 
 JDBC drivers are pinned in ``rivals.lock``, fetched and checked as the product does its jars; those of Delta
-are the product's own. The packages are pinned in ``lock/rivals.txt``, with hashes.
+and Kafka are the product's own. The packages are pinned in ``lock/rivals.txt``, with hashes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.process import compile_libraries
 LOCK_FILE = Path(__file__).with_name("rivals.lock")
 PACKAGES = REPOSITORY / "lock" / "rivals.txt"
 ENVIRONMENT = DATA / "rivals"
-LAKES = ("delta",)  # whose jars come from the product's lock
+SHARED = ("delta", "kafka")  # whose jars come from the product's lock
 _SHOWN = {"dlt": "dlt", "connectorx": "connectorx", "sling-linux-amd64": "Sling", "duckdb": "DuckDB alone"}
 
 
@@ -32,7 +32,7 @@ def rival_jars(kinds: Iterable[str]) -> list[Path]:
 
     lock, asked = jar_lock(LOCK_FILE), list(dict.fromkeys(kinds))
     drivers = jars_for([kind for kind in asked if kind in lock.groups], lock=lock)
-    return drivers + jars_for([kind for kind in asked if kind in LAKES])
+    return drivers + jars_for([kind for kind in asked if kind in SHARED])
 
 
 def rival_versions(kinds: Iterable[str]) -> dict[str, str]:
@@ -41,8 +41,8 @@ def rival_versions(kinds: Iterable[str]) -> dict[str, str]:
 
     kinds = set(kinds)
     lock = jar_lock(LOCK_FILE)
-    lakes = {kind: jar_lock().of([kind])[0] for kind in LAKES if kind in kinds}
-    drivers = {jar.name: jar.version for jar in lakes.values()} | {
+    shared = {kind: jar_lock().of([kind])[0] for kind in SHARED if kind in kinds}
+    drivers = {jar.name: jar.version for jar in shared.values()} | {
         f"{artifact.name} (JDBC)": artifact.version for artifact in lock.of(kinds & set(lock.groups))
     }
     pinned = dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", PACKAGES.read_text(encoding="utf-8"), re.MULTILINE))

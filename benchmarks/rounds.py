@@ -125,15 +125,26 @@ def outcome(run: Run) -> str:
 # ------------------------------------------------------------------ one process
 
 
-def run_job(name: str, number: int, job: Job, folder: Path, limit: float) -> Run:
-    """One contestant in a fresh process of its own environment."""
+def run_job(
+    name: str,
+    number: int,
+    job: Job,
+    folder: Path,
+    limit: float,
+    expired: Callable[[float], bool] | None = None,
+) -> Run:
+    """One contestant in a fresh process of its own environment.
+
+    ``expired`` says when it has had its time; without, that is the limit for each load.
+    """
     file = folder / "job.json"
     job.write(file)
     python = str(rival_python()) if name in APART else sys.executable
     env = environment(folder / "state")
     marks = Path(job.marks)
     command = [python, "-m", "benchmarks.contestants", name, str(file)]
-    ended = measured(command, folder, env, _loading_at_most(limit, marks), folder / "output.log")
+    stopped = expired or _loading_at_most(limit, marks)
+    ended = measured(command, folder, env, stopped, folder / "output.log")
     return timed(name, number, ended, marks)
 
 

@@ -1,4 +1,4 @@
-"""The private servers of one run, PostgreSQL and MariaDB as they are shipped, and their databases."""
+"""The private servers of one run: databases as they are shipped, and the brokers of the tests."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ class Servers:
         """Of those that were needed."""
         asked = {"postgres": "SHOW server_version", "mysql": "SELECT version()"}
         return {
-            SERVERS[kind]: str(server.execute(asked[kind])[0][0]) for kind, server in self._running.items()
+            SERVERS[kind]: str(server.execute(asked[kind])[0][0])
+            for kind, server in self._running.items()
+            if kind in asked
         }
 
     def _known(self, kind: str, server: Any, name: str) -> Place:
@@ -85,7 +87,13 @@ def _started(kind: str) -> Any:
 
         postgres.install()
         return postgres.running_server(POSTGRES_AS_SHIPPED)
-    from tests.services import mariadb
+    if kind == "mysql":
+        from tests.services import mariadb
 
-    mariadb.install()
-    return mariadb.running_server(MARIADB_AS_SHIPPED)
+        mariadb.install()
+        return mariadb.running_server(MARIADB_AS_SHIPPED)
+    from tests.services import kafka, rabbitmq
+
+    broker = {"kafka": kafka, "rabbitmq": rabbitmq}[kind]
+    broker.install()
+    return broker.running_server()

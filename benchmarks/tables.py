@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from rich.table import Table
@@ -33,6 +34,7 @@ CHANGE_COLUMNS = (
     "peak MB",
 )
 LAKE_CHANGE_COLUMNS = tuple("× delta-rs" if name == "× SQL" else name for name in CHANGE_COLUMNS)
+STREAM_COLUMNS = ("contestant", "rows/s", "best s", "median s", "× flow", "start s", "all s", "peak MB")
 COLD_START_COLUMNS = ("flow run", "best s", "median s", "peak MB")
 VARIANTS = {
     "making": "the first, which makes the archive before it starts",
@@ -46,6 +48,11 @@ def heading(result: Result) -> str:
 
 
 def columns(result: Result) -> tuple[str, ...]:
+    if result.benchmark == "streams":
+        return (
+            *STREAM_COLUMNS,
+            *(f"ms at {int(rate):,}/s" if rate != "1" else "ms, 1 row" for rate in _rates(result)),
+        )
     changes = LAKE_CHANGE_COLUMNS if _into_lake(result) else CHANGE_COLUMNS
     return {"copy": COPY_COLUMNS, "changes": changes}.get(result.benchmark, COLD_START_COLUMNS)
 
@@ -60,6 +67,20 @@ def rows(result: Result) -> list[list[str]]:
         ]
     by_name = {s.contestant: s for s in found}
     flow = by_name.get(FLOW)
+    if result.benchmark == "streams":
+        return [
+            [
+                CONTESTANTS.get(s.contestant, s.contestant),
+                f"{result.rows / s.best:,.0f}" if s.best else "",
+                *_times(s, result),
+                _times_as_long(s, flow, result),
+                _seconds(s.start),
+                _seconds(s.total),
+                _memory(s.peak_bytes),
+                *(_latency(result, s, rate) for rate in _rates(result)),
+            ]
+            for s in found
+        ]
     by_hand = "delta-rs" if _into_lake(result) else "sql"
     other = by_name.get(DRIVER if result.benchmark == "copy" else by_hand)
     return [
@@ -90,6 +111,8 @@ def remarks(result: Result) -> list[str]:
         elif s.best is not None and s.runs < max(run.round for run in result.runs):
             told.append(f"{name}: {s.runs} round only, as it takes so long")
         told += [f"{name}: {note}" for note in s.notes]
+    if result.benchmark == "streams" and FLOW in result.contestants:
+        told += _one_row(result)
     return told
 
 
@@ -106,6 +129,41 @@ def markdown_table(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     aligned = ["---", *("---:" for _ in header[1:])]
     lines = [header, aligned, *body]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _rates(result: Result) -> list[str]:
+    """Those at which messages came; ``1`` is one by one."""
+    return sorted({rate for run in result.runs for rate in run.details.get("latency", ())}, key=int)
+
+
+def _latency(result: Result, s: Standing, rate: str) -> str:
+    """Half of the messages, 95 and 99 in a hundred were visible after so many milliseconds."""
+    measured = [
+        run.details.get("latency", {}).get(rate) for run in result.runs if run.contestant == s.contestant
+    ]
+    found = [one for one in measured if one is not None]
+    if s.problem or not found:
+        return ""
+    return " / ".join(
+        f"{1000 * statistics.median(one[p] for one in found):,.0f}" for p in ("p50", "p95", "p99")
+    )
+
+
+def _one_row(result: Result) -> list[str]:
+    """What a batch of one row costs ematix-flow, phase by phase; the ledger is a part of apply."""
+    batches, seconds = 0, dict[str, float]()
+    for run in result.runs:
+        told = run.details.get("batches", {}).get("1", {}).get("phases") if run.contestant == FLOW else None
+        for phase, taken in told["seconds"].items() if told else ():
+            seconds[phase] = seconds.get(phase, 0.0) + taken
+        batches += told["batches"] if told else 0
+    if not batches:
+        return []
+    each = {phase: f"{1000 * taken / batches:.1f} ms" for phase, taken in seconds.items()}
+    ledger = each.pop("ledger", None)
+    parts = ", ".join(f"{phase} {taken}" for phase, taken in each.items())
+    share = f"; the ledger's statements are {ledger} of it" if ledger and seconds["ledger"] else ""
+    return [f"{CONTESTANTS[FLOW]}: a batch of one row takes {parts}{share}"]
 
 
 def _into_lake(result: Result) -> bool:

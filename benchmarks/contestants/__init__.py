@@ -41,11 +41,17 @@ _DELTA_MERGE = {
     "spark-delta": "benchmarks.contestants.spark_changes:prepare_delta",
     "dlt-upsert": _MERGE["dlt-upsert"],
 }
+_STREAMS = {
+    "flow": "benchmarks.contestants.flow_streams:prepare",
+    "spark-foreachbatch": "benchmarks.contestants.spark_streams:prepare",
+    "pika": "benchmarks.contestants.pika_stream:prepare",
+}
 HOMES = {
     "copy": _COPY,
     "merge": _MERGE,
     "scd2": {name: _MERGE[name] for name in ("flow", "sql", "spark-merge", "dlt")},
     "delta-merge": _DELTA_MERGE,
+    "streams": _STREAMS,
 }
 
 

@@ -26,7 +26,7 @@ from benchmarks.datasets import DATED_ORDERS, LINEITEM, ORDERS, Dataset
 from benchmarks.fingerprint import Fingerprint, family, fingerprint
 from benchmarks.place import Place
 from benchmarks.results import Run
-from benchmarks.rivals import LAKES, LOCK_FILE, PACKAGES
+from benchmarks.rivals import LOCK_FILE, PACKAGES, SHARED
 from ematix_flow.engine.jars import jar_lock, session_conf
 
 Rows = list[tuple[Any, ...]]
@@ -223,7 +223,7 @@ def test_the_files_and_lakes_are_loaded_as_the_cases_say() -> None:
 
 
 def test_the_rivals_take_the_products_own_jars_of_lakes_and_are_told_of_them_alike() -> None:
-    assert set(LAKES) <= set(jar_lock().groups)
+    assert set(SHARED) <= set(jar_lock().groups)
     assert session_conf(["delta"]) == DELTA
 
 

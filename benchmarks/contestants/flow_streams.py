@@ -1,0 +1,129 @@
+"""ematix-flow: a declared stream, followed until the harness has seen enough. Nothing is tuned.
+
+Beside what Spark tells of a batch it tells the seconds of each phase, and those of the ledger's two
+statements, which are timed inside the transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from benchmarks.contestants import Load
+from benchmarks.contestants.flow import connection
+from benchmarks.contestants.spark_streams import REMEMBERED, followed
+from benchmarks.job import Job
+from benchmarks.place import Place
+from ematix_flow import BigInt, Double, ManagedTable, Text, TimestampTZ, ematix
+from ematix_flow.api.streaming import StreamingPipeline
+from ematix_flow.backends.applying import Application
+from ematix_flow.backends.registry import open_backend
+from ematix_flow.observe.stream_metrics import StreamMetrics
+from ematix_flow.schedule.context import spark_starter
+from ematix_flow.spec.connections import Connection, KafkaConnection, RabbitMQConnection
+
+T = TypeVar("T")
+
+
+class Events(ManagedTable):
+    __tablename__ = "events"
+
+    id: BigInt
+    customer: Text
+    product: Text
+    amount: Double
+    created_at: TimestampTZ
+    sent_at: BigInt
+
+
+class Phases(StreamMetrics):
+    """Keeps what each batch tells, and the ledger's share of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[dict[str, Any]] = []
+        self.ledger_seconds = 0.0
+        Application._ledger_holds = self._timed(Application._ledger_holds)  # type: ignore[method-assign]
+        Application._record = self._timed(Application._record)  # type: ignore[method-assign]
+
+    def batch(
+        self,
+        pipeline: str,
+        rows_read: int,
+        rows_by_target: Mapping[str, int],
+        seconds_by_phase: Mapping[str, float],
+        status: str = "committed",
+    ) -> None:
+        super().batch(pipeline, rows_read, rows_by_target, seconds_by_phase, status)
+        began = time.monotonic() - sum(seconds_by_phase.values())
+        seconds = {**seconds_by_phase, "ledger": self.ledger_seconds}
+        self.batches.append({"began": began, "rows": rows_read, "seconds": seconds})
+        self.ledger_seconds = 0.0
+
+    def _timed(self, original: Callable[..., T]) -> Callable[..., T]:
+        def timed(*arguments: Any) -> T:
+            started = time.monotonic()
+            try:
+                return original(*arguments)
+            finally:
+                self.ledger_seconds += time.monotonic() - started
+
+        return timed
+
+
+def prepare(job: Job) -> Load:
+    source, target = opened("source", job.source), opened("target", job.targets[0])
+    stream = declared(job, source, target)
+    groups = {*open_backend(source).jar_groups, *open_backend(target).jar_groups}
+    spark = spark_starter()(sorted(groups))
+    spark.range(1).count()
+    for name, value in REMEMBERED.items():
+        spark.conf.set(name, value)
+
+    def load(target: Place) -> dict[str, Any]:
+        phases = Phases()
+        if job.source.kind == "rabbitmq":  # it receives before Spark begins a batch
+            job.mark("first batch", began=time.monotonic())
+        running = stream.start(metrics=phases)
+
+        def check() -> None:
+            if not running.is_running:
+                running.wait(1)
+                raise RuntimeError("the stream has ended")
+
+        told = followed(spark, job, check)
+        running.stop()
+        running.wait(60)
+        return {**told, "phases": phases.batches}
+
+    return load
+
+
+def declared(job: Job, source: Connection, target: Connection) -> StreamingPipeline:
+    options: dict[str, Any] = {"target_table": ("public", "events")}
+    if job.targets[0].kind == "delta":
+        options = {"target_table": "events"}
+    elif job.targets[0].kind == "kafka":
+        options = {"target_topic": job.options["out"]}
+        if job.options["exactly once"]:
+            options["delivery"] = "exactly_once"
+
+    @ematix.streaming_pipeline(
+        source=source,
+        source_query=job.options["topic"],
+        source_columns=Events,
+        target=target,
+        **options,
+    )
+    def events() -> None: ...
+
+    return events
+
+
+def opened(name: str, place: Place) -> Connection:
+    if place.kind == "kafka":
+        return KafkaConnection(name=name, bootstrap_servers=place.location)
+    if place.kind == "rabbitmq":
+        return RabbitMQConnection(name=name, amqp_url=place.location)
+    return connection(name, place)

@@ -1,0 +1,48 @@
+"""RabbitMQ into PostgreSQL by hand: pika, and psycopg's ``executemany``, up to 1,000 messages at once.
+
+Messages are acknowledged after the commit: one that dies between the two loads them twice.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pika
+import psycopg
+
+from benchmarks.contestants import Load
+from benchmarks.job import Job
+from benchmarks.place import Place
+
+MESSAGES, IDLE_SECONDS = 1_000, 0.05
+INSERT = (
+    "INSERT INTO events VALUES (%(id)s, %(customer)s, %(product)s, %(amount)s, %(created_at)s, %(sent_at)s)"
+)
+
+
+def prepare(job: Job) -> Load:
+    def load(target: Place) -> dict[str, Any]:
+        connection = pika.BlockingConnection(pika.URLParameters(job.source.location))
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=2 * MESSAGES)
+        stop, waiting, last = Path(job.options["stop"]), list[dict[str, Any]](), 0
+        job.mark("first batch", began=time.monotonic())
+        with psycopg.connect(target.location) as database, database.cursor() as cursor:
+            for method, _, body in channel.consume(job.options["topic"], inactivity_timeout=IDLE_SECONDS):
+                if method is not None:
+                    waiting.append(orjson.loads(body))
+                    last = method.delivery_tag
+                if waiting and (method is None or len(waiting) >= MESSAGES):
+                    cursor.executemany(INSERT, waiting)
+                    database.commit()
+                    channel.basic_ack(last, multiple=True)
+                    waiting.clear()
+                if method is None and stop.exists():
+                    break
+        connection.close()
+        return {}
+
+    return load
