@@ -19,7 +19,8 @@ class KafkaConnection(Connection):
     One way to log in at most: ``sasl_plain_*``, ``sasl_scram_*`` or ``msk_iam_region``; a client
     certificate (``tls_cert_path``, ``tls_key_path``) goes with any or alone. The security protocol
     follows from these unless ``security_protocol`` says it. ``schema_registry`` is a connection or
-    its name, ``schema_registry_url`` the short form. ``properties`` go to the client as they are.
+    its name, ``schema_registry_url`` the short form; ``subject_strategy`` says under which subject a schema
+    is found, ``protobuf_message`` which message of its file. ``properties`` go to the client as they are.
     """
 
     kind: ClassVar[str] = "kafka"
@@ -27,6 +28,7 @@ class KafkaConnection(Connection):
     required: ClassVar[tuple[str, ...]] = ("bootstrap_servers",)
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "payload_format": ("json", "raw_bytes", "avro", "protobuf"),
+        "subject_strategy": ("topic_name", "record_name", "topic_record_name"),
         "auto_offset_reset": ("earliest", "latest", "error"),
         "sasl_scram_mechanism": ("sha-256", "sha-512"),
         "security_protocol": ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"),
@@ -56,6 +58,8 @@ class KafkaConnection(Connection):
     schema_registry_basic_auth_user: str = ""
     schema_registry_basic_auth_password: str = ""
     schema_registry: Connection | str | None = None
+    subject_strategy: str = ""
+    protobuf_message: str = ""
     security_protocol: str = ""
     sasl_plain_username: str = ""
     sasl_plain_password: str = ""
