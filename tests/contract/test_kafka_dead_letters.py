@@ -156,6 +156,7 @@ def test_what_becomes_of_a_letter_stays_in_its_partition_when_others_are_added(
     store.add([a_letter(number) for number in range(8)])
     lease = store.take("orders", ALL)
     kafka.add_partitions(kafka_topic, 5)
+    assert len(store.list()) == 8  # it knows of the new ones now
     store.done(lease, [letter.id for letter in lease.letters])
     assert {message.partition() for message in kafka.consume_all(kafka_topic)} == {0}
     with open_dead_letters(f"kafka://{kafka.bootstrap}", env={}, table=kafka_topic) as again:
