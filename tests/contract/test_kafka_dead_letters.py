@@ -161,6 +161,7 @@ def test_what_becomes_of_a_letter_stays_in_its_partition_when_others_are_added(
     assert {message.partition() for message in kafka.consume_all(kafka_topic)} == {0}
     with open_dead_letters(f"kafka://{kafka.bootstrap}", env={}, table=kafka_topic) as again:
         assert {letter.status for letter in again.list()} == {"replayed"}
+    assert store.add([a_letter(number) for number in range(8, 16)]) == 8
 
 
 def test_a_topic_that_is_not_there_is_told_with_the_command_that_makes_it(kafka: KafkaServer) -> None:

@@ -233,6 +233,7 @@ class LetterTopic:
         if self._consumer is None:
             self._consumer = self._new_consumer()
         if set(partitions) != set(self.read_up_to):
+            self._outbox = None  # its producer learns of new partitions only after a while
             for number in partitions:
                 self.read_up_to.setdefault(number, 0)
             places = [(number, self.read_up_to[number] or OFFSET_BEGINNING) for number in partitions]
