@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +28,16 @@ def store(kafka: KafkaServer, kafka_topic: str) -> Iterator[DeadLetterStore]:
 def a_letter(number: int = 0, **given: Any) -> DeadLetter:
     values: dict[str, Any] = {"payload": b"{", "source": "events", "partition": "3", "position": str(number)}
     return DeadLetter.of("orders", "decode", "not JSON", **{**values, **given})
+
+
+def uncompressed(kafka: KafkaServer, topic: str) -> DeadLetterStore:
+    """A store whose messages are as large as they are."""
+    plain = KafkaConnection(
+        name="events",
+        bootstrap_servers=kafka.bootstrap,
+        properties={"librdkafka.compression.type": "none"},
+    )
+    return open_for_stream(declared(plain, topic=topic), env={})
 
 
 def test_others_find_the_message_as_it_was_with_its_reason_in_the_headers(
@@ -96,6 +108,60 @@ def test_a_payload_longer_than_the_topic_takes_is_cut_and_parked(store: DeadLett
     assert store.add([a_letter(payload=b"x" * 2_000_000)]) == 1
     (kept,) = store.list()
     assert (kept.whole, kept.status, kept.payload_size) == (False, "parked", 2_000_000)
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        {"payload": b"p" * 30_000},
+        {"headers": json.dumps({"h": "x" * 30_000})},
+        {"headers": json.dumps({"h": ["x" * 6_000], "i": "y" * 6_000})},
+        {"key": b"k" * 30_000, "headers": json.dumps({"h": "x" * 5_000})},
+        {"payload": b"p" * 30_000, "headers": json.dumps({"h": "x" * 5_000}), "key": b"k" * 1_000},
+        {"payload": b"p" * 30_000, "headers": json.dumps({"h": "x" * 30_000}), "key": b"k" * 30_000},
+    ],
+)
+def test_a_letter_larger_than_the_topic_takes_is_put_aside_cut(
+    kafka: KafkaServer, large: dict[str, Any]
+) -> None:
+    topic = kafka.create_topic("small-letters", config={"max.message.bytes": "12000"})
+    with uncompressed(kafka, topic) as store:
+        assert store.add([a_letter(number, **large) for number in range(3)]) == 3
+        kept = store.list()
+    assert [(letter.whole, letter.status) for letter in kept] == [(False, "parked")] * 3
+    assert kept[0].payload_size == len(large.get("payload", b"{"))
+    assert "it cannot be replayed" in kept[0].reason
+
+
+def test_a_long_reason_is_cut_where_the_topic_takes_less(kafka: KafkaServer) -> None:
+    topic = kafka.create_topic("tiny-letters", config={"max.message.bytes": "4000"})
+    letter = DeadLetter.of("orders", "decode", "long " * 1_600, payload=b"p" * 5_000, source="events")
+    with uncompressed(kafka, topic) as store:
+        assert store.add([letter]) == 1
+        (kept,) = store.list()
+    assert kept.reason.startswith("long long")
+    assert not kept.whole
+
+
+def test_many_letters_that_fit_alone_are_sent_together(kafka: KafkaServer) -> None:
+    topic = kafka.create_topic("many-letters", config={"max.message.bytes": "4000"})
+    with uncompressed(kafka, topic) as store:
+        assert store.add([a_letter(number, payload=os.urandom(1_000)) for number in range(50)]) == 50
+        assert all(letter.whole for letter in store.list(limit=100))
+
+
+def test_what_becomes_of_a_letter_stays_in_its_partition_when_others_are_added(
+    store: DeadLetterStore, kafka: KafkaServer, kafka_topic: str
+) -> None:
+    store.add([a_letter(number) for number in range(8)])
+    lease = store.take("orders", ALL)
+    kafka.add_partitions(kafka_topic, 5)
+    assert len(store.list()) == 8  # it knows of the new ones now
+    store.done(lease, [letter.id for letter in lease.letters])
+    assert {message.partition() for message in kafka.consume_all(kafka_topic)} == {0}
+    with open_dead_letters(f"kafka://{kafka.bootstrap}", env={}, table=kafka_topic) as again:
+        assert {letter.status for letter in again.list()} == {"replayed"}
+    assert store.add([a_letter(number) for number in range(8, 16)]) == 8
 
 
 def test_a_topic_that_is_not_there_is_told_with_the_command_that_makes_it(kafka: KafkaServer) -> None:

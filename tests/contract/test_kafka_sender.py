@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import signal
@@ -213,6 +214,35 @@ def test_a_position_that_does_not_fit_is_left_out_of_the_token(kafka: KafkaServe
     assert found == ("wide", None)
 
 
+def test_a_position_that_does_not_fit_is_told_once(
+    kafka: KafkaServer, kafka_topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    out, wide = sender(kafka, kafka_topic), json.dumps({kafka_topic: {str(n): n for n in range(1_000)}})
+    with caplog.at_level(logging.WARNING):
+        for batch in ("b1", "b2"):
+            out.send([outgoing([b"x"])], token(batch, kafka_topic, wide))
+    (told,) = [record.getMessage() for record in caplog.records if kafka_topic in record.getMessage()]
+    assert "if the checkpoint is lost, the stream goes on from the group's offsets" in told
+
+
+def test_an_older_batch_of_the_same_query_is_there_already(kafka: KafkaServer, kafka_topic: str) -> None:
+    out = sender(kafka, kafka_topic)
+    for key, sent in [("q:9", 1), ("q:10", 1), ("q:9", 0), ("q:10", 0), ("other:9", 1), ("q:11", 1)]:
+        assert out.send([outgoing([key.encode()])], token(f"stream:{key}", kafka_topic)) == sent, key
+    assert values(kafka, kafka_topic) == [b"q:9", b"q:10", b"other:9", b"q:11"]
+
+
+def test_a_replay_of_dead_letters_leaves_the_streams_token(kafka: KafkaServer, kafka_topic: str) -> None:
+    out, target = sender(kafka, kafka_topic), backend(kafka).message_target()
+    batch, replay = token("stream:q:1", kafka_topic, "{}"), token("dlq:abc", kafka_topic)
+    assert out.send([outgoing([b"1"])], batch) == 1
+    assert out.send([outgoing([b"letter"])], replay) == 1
+    assert target.last_token(batch.pipeline, "out") == ("stream:q:1", "{}")
+    assert (out.send([outgoing([b"1"])], batch), out.send([outgoing([b"letter"])], replay)) == (0, 0)
+    assert marker_group(replay) == f"{marker_group(batch)}.dlq"
+    assert transactional_id(replay) == f"{transactional_id(batch)}.dlq"
+
+
 def failing(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield batch
     raise RowRejected("the second batch is bad")
@@ -285,6 +315,26 @@ def test_an_older_attempt_is_fenced_by_a_newer_one(
     assert values(kafka, kafka_topic) == [b"new"]
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_batch_that_takes_longer_than_a_transaction_may_is_told_so(
+    kafka: KafkaServer, kafka_topic: str, goes_on: bool
+) -> None:
+    short = {"transaction.timeout.ms": "1000", "delivery.timeout.ms": "1000", "socket.timeout.ms": "1000"}
+    out = sender(kafka, kafka_topic, **short)
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield outgoing([b"old"])
+        time.sleep(5)  # the broker looks every second
+        if goes_on:
+            yield outgoing([b"more"])
+
+    with pytest.raises(TargetFailed, match=r"longer than transaction\.timeout\.ms") as failure:
+        out.send(slow(), token("b1", kafka_topic))
+    assert "max_rows_per_batch" in str(failure.value.next_step)
+    assert values(kafka, kafka_topic) == []
+    assert sender(kafka, kafka_topic).send([outgoing([b"again"])], token("b1", kafka_topic)) == 1
+
+
 @pytest.mark.fault
 def test_a_broker_that_is_killed_between_messages_and_commit_loses_and_doubles_nothing(
     kafka: KafkaServer, kafka_topic: str
@@ -310,9 +360,7 @@ def test_another_programs_commit_in_our_group_is_not_taken_for_a_token(
     from confluent_kafka import Consumer, TopicPartition
 
     batch = token("b1", kafka_topic)
-    stranger = Consumer(
-        {"bootstrap.servers": kafka.bootstrap, "group.id": marker_group(batch.pipeline, "out")}
-    )
+    stranger = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": marker_group(batch)})
     stranger.commit(offsets=[TopicPartition(kafka_topic, 0, 3)], asynchronous=False)
     stranger.close()
     with pytest.raises(TargetFailed, match="no token of ours"):
@@ -320,7 +368,8 @@ def test_another_programs_commit_in_our_group_is_not_taken_for_a_token(
 
 
 def test_long_names_give_bounded_ids_that_differ() -> None:
-    ids = {transactional_id("p" * 300, end) for end in ("a", "b")} | {marker_group("p" * 300, "a")}
-    assert len(ids) == 3
+    tokens = [Token("p" * 300, end, key) for end in ("a", "b") for key in ("b1", "dlq:1")]
+    ids = {transactional_id(each) for each in tokens} | {marker_group(each) for each in tokens}
+    assert len(ids) == 8
     assert all(len(each.encode()) <= 249 for each in ids)
-    assert transactional_id("orders", "warehouse") == "ematix-flow.orders.warehouse"
+    assert transactional_id(Token("orders", "warehouse", "b1")) == "ematix-flow.orders.warehouse"

@@ -21,9 +21,10 @@ _SMALLEST_MEMORY = 1 << 30
 _LARGEST_MEMORY = 24 << 30  # beyond 32 GB Java's references double in size
 
 # What Spark hides in its listings, plans, event logs and pages, by a setting's name or by its value. Its own
-# rule does not know a catalog's credential or header, nor a password within an address.
+# rule does not know a catalog's credential or header, a key in PEM form, nor a password within an address.
 HIDDEN = (
     r"(?i)secret|password|passwd|token|(?:access|api)[._-]?key|credential|authorization|"
+    r"jaas[._-]?config|keystore[._-]?key\b|private[._-]?key|-----BEGIN [A-Z ]*PRIVATE KEY|"
     r"://[^/?#\s:@]*:[^/?#\s]+@"
 )
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from ematix_flow.backends.kafka.letter_records import Change, Entry
+from ematix_flow.backends.kafka.letter_sizes import fitted
 from ematix_flow.backends.kafka.letter_topic import GROUP, LetterTopic
 from ematix_flow.spec.connections.brokers import KafkaConnection
 from ematix_flow.state.dead_letters import (
@@ -57,7 +58,7 @@ class KafkaDeadLetters(DeadLetterStore):
         self._topic = LetterTopic(connection, topic)
         self.location = self._topic.label
         self.max_attempts = max_attempts
-        self.longest_payload = self._topic.allowed_payload()
+        self._allowed = self._topic.allowed_message()
         self._clock = clock
         self._lock = threading.RLock()
 
@@ -73,11 +74,11 @@ class KafkaDeadLetters(DeadLetterStore):
             for letter in reversed(once.values()):
                 entry = self._topic.view.entries.get(letter.id)
                 if entry is None or entry.letter is None:
-                    new.append(letter.cut_to(self.longest_payload))
+                    new.append(fitted(letter, self._allowed, self.longest_payload))
                 elif entry.status == "purged" or (
                     entry.status == "replayed" and entry.current().batch != letter.batch
                 ):
-                    again.append(letter.cut_to(self.longest_payload))
+                    again.append(fitted(letter, self._allowed, self.longest_payload))
             first, operation = time.time_ns(), uuid.uuid4().hex
             reopened = [
                 Change(

@@ -31,7 +31,7 @@ from ematix_flow.backends.kafka.settings import client_settings
 from ematix_flow.backends.kafka.target import KafkaTarget
 from ematix_flow.errors import FlowError, SourceFailed, TargetFailed
 from ematix_flow.spec.connections.brokers import KafkaConnection
-from ematix_flow.state.dead_letters import LONGEST_PAYLOAD, DeadLetter
+from ematix_flow.state.dead_letters import DeadLetter
 
 GROUP = "ematix-flow.dlq"
 MOST_IN_TOPIC = 1_000_000
@@ -39,7 +39,6 @@ MOST_IN_TOPIC = 1_000_000
 _AT_ONCE = 500
 _PATIENCE = 30.0  # without any message, though there must be some
 _GAP = 200  # so many messages are read over rather than sought over
-_BESIDE_THE_PAYLOAD = 32 * 1024  # reason, names and the frame of a message
 _USUAL_LIMIT = 1_000_000
 _LEADERLESS = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -68,6 +67,7 @@ class LetterTopic:
         self._fetcher: Consumer | None = None
         self._outbox: _LetterOutbox | None = None
         self._told = Told()
+        self._allowed = _USUAL_LIMIT
         KafkaTarget(self._cluster).check_place(topic)
 
     def close(self) -> None:
@@ -77,15 +77,17 @@ class LetterTopic:
         self._consumer = self._fetcher = self._outbox = None
         self.view, self.read_up_to = LetterView(), {}
 
-    def allowed_payload(self) -> int:
-        """What the topic takes in one message, without what goes beside a payload."""
+    def allowed_message(self) -> int:
+        """How many bytes the topic takes in one message."""
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
         answer = self._cluster.admin.describe_configs([resource])[resource]
         try:
-            allowed = int(self._cluster.answer(answer, f"look at {self.label}")["max.message.bytes"].value)
+            self._allowed = int(
+                self._cluster.answer(answer, f"look at {self.label}")["max.message.bytes"].value
+            )
         except FlowError:
-            allowed = _USUAL_LIMIT  # this user may not ask
-        return max(1024, min(LONGEST_PAYLOAD, allowed - _BESIDE_THE_PAYLOAD))
+            self._allowed = _USUAL_LIMIT  # this user may not ask
+        return self._allowed
 
     # ------------------------------------------------------------------ writing
 
@@ -113,7 +115,10 @@ class LetterTopic:
         )
 
     def _partition_of(self, id: str) -> int:
-        """All of one letter goes to one partition, whose order decides."""
+        """All of one letter goes to one partition, whose order decides, though others may be added."""
+        entry = self.view.entries.get(id)
+        if entry is not None and entry.place is not None:
+            return entry.place[0]
         partitions = len(self.read_up_to or self._partitions())
         return int.from_bytes(id.encode("utf-8")[:8], "big") % partitions
 
@@ -121,7 +126,8 @@ class LetterTopic:
         outbox, self._outbox = self._outbox, None  # one that fails is not used again
         for message in messages:
             if outbox is None:
-                settings = KafkaSender(self.connection, self.topic).producer_settings()
+                options = {"batch.size": str(min(_USUAL_LIMIT, self._allowed))}  # what is sent at once is one
+                settings = KafkaSender(self.connection, self.topic, options).producer_settings()
                 outbox = _LetterOutbox(self.connection, self.topic, settings)
             outbox.put(message)
         if outbox is not None:
@@ -227,6 +233,7 @@ class LetterTopic:
         if self._consumer is None:
             self._consumer = self._new_consumer()
         if set(partitions) != set(self.read_up_to):
+            self._outbox = None  # its producer learns of new partitions only after a while
             for number in partitions:
                 self.read_up_to.setdefault(number, 0)
             places = [(number, self.read_up_to[number] or OFFSET_BEGINNING) for number in partitions]

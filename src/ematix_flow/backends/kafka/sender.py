@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -90,14 +90,14 @@ class Outbox:
             for message in _messages(batch):
                 self._put(message)
                 sent += 1
-            self.producer.poll(0)
+            self._serve(self.producer.poll, 0)
             self._raise_failed()
         return sent
 
     def confirm(self) -> None:
         """Wait until the broker has confirmed everything; TargetFailed with its words when it did not."""
         deadline = time.monotonic() + _DELIVERY_MS / 1000 + 10
-        while self.producer.flush(1.0) > 0:
+        while self._serve(self.producer.flush, 1.0) > 0:
             self._raise_failed()
             if time.monotonic() >= deadline:
                 self.give_up()
@@ -136,7 +136,7 @@ class Outbox:
                 self.producer.produce(self.topic, on_delivery=self._delivered, **message)
                 return
             except BufferError:  # the broker takes them more slowly than we bring them
-                self.producer.poll(0.5)
+                self._serve(self.producer.poll, 0.5)
                 self._raise_failed()
                 if time.monotonic() >= deadline:
                     self.give_up()
@@ -145,6 +145,14 @@ class Outbox:
                 self._failed.append(error.args[0])
                 self.give_up()
                 raise self.failure([error.args[0]]) from error
+
+    def _serve(self, call: Callable[[float], int], seconds: float) -> int:
+        """Let the producer tell what has happened; what ends it for good is among the failures then."""
+        try:
+            return call(seconds)
+        except (KafkaException, SystemError) as error:
+            self._failed.append(raised(error))
+            return 0
 
     def _delivered(self, error: KafkaError | None, _message: Any) -> None:
         if error is not None and len(self._failed) < 100:
@@ -155,6 +163,18 @@ class Outbox:
             failed = list(self._failed)
             self.give_up()
             raise self.failure(failed)
+
+
+def raised(error: KafkaException | SystemError) -> KafkaError:
+    """What a client says in an exception.
+
+    It raises a fatal error by itself while it calls ``error_cb``, of which Python makes a SystemError.
+    """
+    said = error if isinstance(error, KafkaException) else error.__cause__
+    if not isinstance(said, KafkaException):
+        raise error
+    found: KafkaError = said.args[0]
+    return found
 
 
 def _messages(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

@@ -1,16 +1,19 @@
 """Messages and the token of their batch in one transaction of Kafka.
 
 The token is the committed offset of a group of ours, ``ematix-flow.eos.<pipeline>.<target>``, in partition 0
-of the topic: the offset counts batches, its metadata names the last one. Batches of a target come one after
-another, so that the last one tells whether a batch is there. Who begins a transaction fences whoever had
-the same id before.
+of the topic: the offset counts batches, its metadata names the last one. Batches of a query come one after
+another, so that the last one tells whether a batch is there. Replays of dead letters, whose batch keys begin
+with ``dlq:``, have an id and a group of their own that end with ``.dlq``. Who begins a transaction fences
+whoever had the same id before.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from ematix_flow.backends.kafka.cluster import Cluster, Unstable
 from ematix_flow.backends.kafka.groups import bounded
-from ematix_flow.backends.kafka.sender import FENCED, KafkaSender, Outbox
+from ematix_flow.backends.kafka.sender import FENCED, KafkaSender, Outbox, raised
 from ematix_flow.backends.kafka.settings import client_settings
 from ematix_flow.backends.streams import Token
 from ematix_flow.errors import TargetFailed
@@ -34,6 +37,10 @@ _METADATA_BYTES = 4_096
 _LEFT_OPEN = 5.0  # seconds in which a commit that is under way ends
 _ABORTED = "the transaction is aborted: readers of committed messages see nothing of the batch"
 _ATTEMPT_SECONDS, _PATIENCE = 30.0, 180.0
+_STREAM_KEY = re.compile(r"stream:(.*):([0-9]+)", re.DOTALL)
+
+_log = logging.getLogger(__name__)
+_told_too_long: set[tuple[str, str]] = set()  # each is told once in a process
 
 
 @dataclass(frozen=True)
@@ -44,33 +51,48 @@ class Marker:
     batch_key: str
     position: str | None
 
+    def covers(self, batch_key: str) -> bool:
+        """Whether the target holds that batch: it is this one, or an older one of the same query."""
+        ours, asked = _numbered(self.batch_key), _numbered(batch_key)
+        if ours is None or asked is None or ours[0] != asked[0]:
+            return batch_key == self.batch_key
+        return asked[1] <= ours[1]
 
-def transactional_id(pipeline: str, target: str) -> str:
-    return bounded(f"ematix-flow.{pipeline}.{target}")
+
+def transactional_id(token: Token) -> str:
+    return bounded(f"ematix-flow.{token.pipeline}.{token.target}") + _end(token)
 
 
-def marker_group(pipeline: str, target: str) -> str:
-    return bounded(f"ematix-flow.eos.{pipeline}.{target}")
+def marker_group(token: Token) -> str:
+    return bounded(f"ematix-flow.eos.{token.pipeline}.{token.target}") + _end(token)
+
+
+def _end(token: Token) -> str:
+    return ".dlq" if token.batch_key.startswith("dlq:") else ""
+
+
+def _numbered(batch_key: str) -> tuple[str, int] | None:
+    """Query and number of ``stream:<query id>:<number>``."""
+    found = _STREAM_KEY.fullmatch(batch_key)
+    return (found[1], int(found[2])) if found else None
 
 
 def settled_marker(cluster: Cluster, pipeline: str, target: str) -> Marker | None:
-    """The last committed token; a transaction that a dead run left open is aborted."""
+    """The last committed token of a stream; a transaction that a dead run left open is aborted."""
+    stream = Token(pipeline, target, "")
     try:
-        return read_marker(cluster, pipeline, target, patience=_LEFT_OPEN)
+        return read_marker(cluster, stream, patience=_LEFT_OPEN)
     except Unstable:
-        outbox = Outbox(
-            cluster.connection, "", _settings(KafkaSender(cluster.connection, ""), pipeline, target)
-        )
-        _Transaction(outbox, Token(pipeline, target, "")).step("begin", outbox.producer.init_transactions)
-        return read_marker(cluster, pipeline, target)
+        _Transaction(KafkaSender(cluster.connection, ""), stream).begin()
+        return read_marker(cluster, stream)
 
 
-def read_marker(cluster: Cluster, pipeline: str, target: str, patience: float | None = None) -> Marker | None:
-    """The last committed token of a target; an open transaction is waited for, Unstable if in vain.
+def read_marker(cluster: Cluster, of: Token, patience: float | None = None) -> Marker | None:
+    """The last committed token where this one goes; an open transaction is waited for, Unstable if in vain.
 
     A target that was moved to another topic has one in each: the batches count on, so the newest shows.
     """
-    group = marker_group(pipeline, target)
+    group = marker_group(of)
     found = cluster.committed(group, stable=True, patience=patience)
     if not found:
         return None
@@ -88,21 +110,20 @@ def read_marker(cluster: Cluster, pipeline: str, target: str, patience: float | 
 
 def send_once(sender: KafkaSender, batches: Iterable[pa.RecordBatch], token: Token) -> int:
     """All messages and the token, or nothing; 0 when the token is there already."""
-    outbox = Outbox(sender.connection, sender.topic, _settings(sender, token.pipeline, token.target))
-    transaction = _Transaction(outbox, token)
-    transaction.step("begin", outbox.producer.init_transactions)
-    last = read_marker(Cluster(sender.connection), token.pipeline, token.target)
-    if last is not None and last.batch_key == token.batch_key:
+    transaction = _Transaction(sender, token)
+    outbox = transaction.outbox
+    transaction.begin()
+    last = read_marker(Cluster(sender.connection), token)
+    if last is not None and last.covers(token.batch_key):
         return 0
     outbox.producer.begin_transaction()
     try:
-        sent = outbox.put_all(batches)
+        sent = outbox.put_all(transaction.timed(batches))
         outbox.confirm()
         point("messages.produced")
         transaction.mark(last.number + 1 if last else 1)
     except TargetFailed as error:
-        fenced = transaction.abort() or outbox.fenced
-        told = transaction.told_fenced(fenced)
+        told = transaction.told_fenced(transaction.abort() or outbox.fenced)
         raise told or TargetFailed(error.what, state=_ABORTED, next_step=error.next_step) from error
     except BaseException:
         transaction.abort()
@@ -113,27 +134,36 @@ def send_once(sender: KafkaSender, batches: Iterable[pa.RecordBatch], token: Tok
     return sent
 
 
-def _settings(sender: KafkaSender, pipeline: str, target: str) -> dict[str, Any]:
-    return {
-        "transaction.timeout.ms": TRANSACTION_MS,
-        **sender.producer_settings(),
-        "transactional.id": transactional_id(pipeline, target),
-    }
-
-
 class _Transaction:
     """The steps of one transaction, each tried again while its failure passes."""
 
-    def __init__(self, outbox: Outbox, token: Token) -> None:
-        self._outbox, self._token = outbox, token
-        self._producer = outbox.producer
+    def __init__(self, sender: KafkaSender, token: Token) -> None:
+        settings: dict[str, Any] = {
+            "transaction.timeout.ms": TRANSACTION_MS,
+            **sender.producer_settings(),
+            "transactional.id": transactional_id(token),
+        }
+        self.outbox = Outbox(sender.connection, sender.topic, settings)
+        self._token, self._producer = token, self.outbox.producer
+        self._allowed = int(settings["transaction.timeout.ms"]) / 1000
+        self._opened: float | None = None  # when the broker began to count at the earliest
+
+    def begin(self) -> None:
+        """Fence whoever had the id before; what it left open is aborted."""
+        self.step("begin", self._producer.init_transactions)
+
+    def timed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if self._opened is None:
+                self._opened = time.monotonic()
+            yield batch
 
     def mark(self, number: int) -> None:
         """The token, which counts batches."""
         token = self._token
-        place = TopicPartition(self._outbox.topic, 0, number, _metadata(token))
-        group = marker_group(token.pipeline, token.target)
-        with closing(_member(self._outbox.connection, group)) as member:
+        place = TopicPartition(self.outbox.topic, 0, number, _metadata(token))
+        group = marker_group(token)
+        with closing(_member(self.outbox.connection, group)) as member:
             about = member.consumer_group_metadata()
 
             def send(timeout: float) -> None:
@@ -152,8 +182,8 @@ class _Transaction:
         try:
             self._producer.purge()
             self._producer.abort_transaction(_ATTEMPT_SECONDS)
-        except KafkaException as error:
-            said: KafkaError = error.args[0]
+        except (KafkaException, SystemError) as error:
+            said = raised(error)
             return said if said.code() in FENCED else None
         return None
 
@@ -163,9 +193,9 @@ class _Transaction:
             try:
                 attempt(_ATTEMPT_SECONDS)
                 return
-            except KafkaException as error:
-                said: KafkaError = error.args[0]
-                fenced = self.told_fenced(said if said.code() in FENCED else self._outbox.fenced)
+            except (KafkaException, SystemError) as error:
+                said = raised(error)
+                fenced = self.told_fenced(said if said.code() in FENCED else self.outbox.fenced)
                 if fenced is not None:
                     raise fenced from error
                 if said.txn_requires_abort():
@@ -176,20 +206,32 @@ class _Transaction:
                     raise self._failed(what, said, state) from error
 
     def told_fenced(self, said: KafkaError | None) -> TargetFailed | None:
-        """The error of a run that another one has overtaken."""
+        """The error of a run that another one has overtaken, or whose transaction took too long.
+
+        The broker ends both in the same way, and says the same of them.
+        """
         if said is None:
             return None
+        taken = 0.0 if self._opened is None else time.monotonic() - self._opened
+        if taken >= self._allowed:
+            return TargetFailed(
+                f"the transaction on topic {self.outbox.topic!r} was open for {taken:.0f} s, longer than "
+                f"transaction.timeout.ms allows ({self._allowed:g} s), and Kafka aborted it: {said.str()}",
+                state=_ABORTED,
+                next_step="send less in one batch (a smaller max_rows_per_batch), or raise "
+                "transaction.timeout.ms in the target's options",
+            )
         return TargetFailed(
-            f"another run of pipeline {self._token.pipeline!r} has taken over topic {self._outbox.topic!r}: "
+            f"another run of pipeline {self._token.pipeline!r} has taken over topic {self.outbox.topic!r}: "
             f"{said.str()}",
             state="nothing of this batch was committed by this run",
             next_step="let one of the two run: stop the other, then run it again",
         )
 
     def _failed(self, what: str, said: KafkaError, state: str) -> TargetFailed:
-        failure = self._outbox.failure([said])
+        failure = self.outbox.failure([said])
         return TargetFailed(
-            f"the transaction on topic {self._outbox.topic!r} failed ({what}): {failure.what}",
+            f"the transaction on topic {self.outbox.topic!r} failed ({what}): {failure.what}",
             state=state,
             next_step=failure.next_step,
         )
@@ -203,6 +245,18 @@ def _member(connection: KafkaConnection, group: str) -> Consumer:
 
 def _metadata(token: Token) -> str:
     whole = json.dumps({"batch_key": token.batch_key, "position": token.position}, separators=(",", ":"))
-    if len(whole.encode()) <= _METADATA_BYTES:
+    size = len(whole.encode())
+    if size <= _METADATA_BYTES:
         return whole
+    if (token.pipeline, token.target) not in _told_too_long:
+        _told_too_long.add((token.pipeline, token.target))
+        _log.warning(
+            "the position of pipeline %r takes %d bytes, more than a batch of target %r can carry (%d): "
+            "if the checkpoint is lost, the stream goes on from the group's offsets, and may send again what "
+            "the target holds",
+            token.pipeline,
+            size,
+            token.target,
+            _METADATA_BYTES,
+        )
     return json.dumps({"batch_key": token.batch_key}, separators=(",", ":"))
