@@ -165,7 +165,8 @@ def test_a_number_with_digits_after_the_point_does_not_go_into_a_whole_one(
 def test_wrappers_hold_what_a_field_would(fake: FakeRegistry) -> None:
     text = proto(
         "google.protobuf.UInt64Value n = 1; google.protobuf.StringValue t = 2; uint64 m = 3;"
-        "google.protobuf.Int32Value zero = 4; google.protobuf.BoolValue b = 5; google.protobuf.Duration d = 6;"
+        "google.protobuf.Int32Value zero = 4; google.protobuf.BoolValue b = 5;"
+        "google.protobuf.Duration d = 6;"
     )
     columns = (numeric("n", 20, 0), numeric("t"), numeric("m", 20, 0), column("zero", "integer"))
     columns += (column("b", "boolean"), column("d", "text"))
@@ -201,5 +202,5 @@ def test_microseconds_are_not_cut_off_by_a_schema_of_milliseconds(fake: FakeRegi
     encoder = encoder_for(source, columns)
     values = encoder.encode(batch(columns, [whole, {"at": None}])).to_pylist()
     assert read(source, columns, values).rows.to_pylist() == [whole, {"at": None}]
-    with pytest.raises(RowRejected, match="row 2, column 'at'.*milliseconds"):
+    with pytest.raises(RowRejected, match=r"row 2, column 'at'.*milliseconds"):
         encoder.encode(batch(columns, [whole, lost]))
