@@ -54,11 +54,11 @@ def test_what_is_sent_arrives_with_key_and_attributes(pubsub: PubSubServer, pubs
     )
     assert sender.send([batch]) == 3
     found = {message.value: message for message in arrived(pubsub, pubsub_topic, 3)}
-    assert found.keys() == {b"1", b"2", None}
+    assert found.keys() == {b"1", b"2", b""}
     assert found[b"1"].key == "ü".encode()
     assert json.loads(found[b"1"].headers or "") == {"a": "x", "n": "1"}
     assert found[b"2"].key is None and found[b"2"].headers is None
-    assert found[None].key == b"k"
+    assert found[b""].key == b"k"
 
 
 def test_twenty_thousand_messages_of_ten_keys_arrive_in_the_order_of_each(pubsub: PubSubServer) -> None:
@@ -169,3 +169,24 @@ def test_credentials_that_cannot_be_used_are_told_without_showing_them(
     with pytest.raises(CannotConnect, match=words) as caught:
         PubSubBackend(connection).check()
     assert "secret-of-mine" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ("no", "no JSON"),
+        ("[1]", "no JSON object"),
+        (json.dumps({str(number): "x" for number in range(101)}), "101 headers"),
+        (json.dumps({"n" * 257: "x"}), "too long"),
+        (json.dumps({"n": "x" * 1025}), "1,025 bytes"),
+        (json.dumps({"googclient": "x"}), "does not take"),
+        (json.dumps({"": "x"}), "does not take"),
+        ('{"n": "\\ud800"}', "no valid text"),
+    ],
+)
+def test_a_row_whose_headers_the_service_cannot_hold_is_named(headers: str, words: str) -> None:
+    rows = [{"value": b"0"}, {"value": b"1", "headers": headers}]
+    batch = pa.RecordBatch.from_pylist(rows, schema=outgoing_schema())
+    connection = PubSubConnection(name="e", project_id="p", endpoint="127.0.0.1:1", anonymous_auth=True)
+    with pytest.raises(RowRejected, match=f"message 1 .*{words}"):
+        PubSubSender(connection, "projects/p/topics/t").send([batch])

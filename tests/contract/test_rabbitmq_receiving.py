@@ -72,6 +72,23 @@ def test_no_more_than_the_prefetch_is_here_unacknowledged(rabbitmq: RabbitMQServ
         assert [message.value for message in polled(receiver, 5)] == [b"%d" % n for n in range(20, 25)]
 
 
+def test_large_messages_wait_with_the_broker_and_not_here(
+    rabbitmq: RabbitMQServer, any_queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ematix_flow.backends.rabbitmq.receiver.BUFFERED_BYTES", 3_000_000)
+    rabbitmq.publish(any_queue, [bytes([n]) * 1_000_000 for n in range(60)])
+    with receiving(rabbitmq, any_queue) as receiver:
+        until(lambda: receiver.keep() or receiver._is_full())
+        receiver.acknowledge([])
+        assert receiver.lag() == {}
+        found = list(receiver.poll(1000, 5))
+        assert 3 <= len(found) <= 8
+        found += polled(receiver, 60 - len(found))
+        assert [message.value[0] for message in found if message.value] == list(range(60))
+        assert receiver.acknowledge([message.receipt for message in found]) is True
+        until(receiver.drained)
+
+
 def test_what_is_not_acknowledged_comes_again_marked_and_in_order(
     rabbitmq: RabbitMQServer, any_queue: str
 ) -> None:

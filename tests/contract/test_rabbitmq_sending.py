@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import pickle
+import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pika import frame, spec
 
+from ematix_flow.backends.rabbitmq.backend import RabbitMQBackend
 from ematix_flow.backends.rabbitmq.sender import RabbitMQSender
 from ematix_flow.backends.streams import Token, outgoing_schema
 from ematix_flow.errors import CannotConnect, ConfigError, RowRejected, TargetFailed
+from ematix_flow.spec.connections.brokers import RabbitMQConnection
 from tests.contract.rabbitmq_setup import backend, outgoing, polled, receiving
 from tests.services.rabbitmq import RabbitMQServer
 
@@ -20,6 +26,36 @@ from tests.services.rabbitmq import RabbitMQServer
 def sender(server: RabbitMQServer, place: str, **options: str) -> RabbitMQSender:
     target = backend(server).message_target()
     return pickle.loads(pickle.dumps(target.sender(place, options)))
+
+
+@contextmanager
+def broker_without_channels() -> Iterator[str]:
+    """Shakes hands as a broker does, and answers nothing after that."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    over = threading.Event()
+
+    def method(method: Any) -> bytes:
+        return bytes(frame.Method(0, method).marshal())
+
+    def serve() -> None:
+        talking, _ = listening.accept()
+        with talking:
+            talking.recv(8)
+            talking.sendall(method(spec.Connection.Start(server_properties={}, mechanisms="PLAIN")))
+            talking.recv(65536)
+            talking.sendall(method(spec.Connection.Tune(0, 131072, 0)))
+            talking.recv(65536)
+            talking.sendall(method(spec.Connection.OpenOk()))
+            over.wait(60)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield f"amqp://guest:guest@127.0.0.1:{listening.getsockname()[1]}/"
+    finally:
+        over.set()
+        thread.join()
+        listening.close()
 
 
 def test_rows_arrive_as_persistent_messages_with_ids(rabbitmq: RabbitMQServer, rabbitmq_queue: str) -> None:
@@ -114,8 +150,32 @@ def test_what_the_rows_raise_is_raised(rabbitmq: RabbitMQServer, rabbitmq_queue:
 
     with pytest.raises(RowRejected, match="row 2"):
         sender(rabbitmq, rabbitmq_queue).send(rows())
-    with pytest.raises(TargetFailed, match="headers are no JSON"):
-        sender(rabbitmq, rabbitmq_queue).send(outgoing([{"value": b"1", "headers": "no"}]))
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"headers": "no"}, "headers that are no JSON"),
+        ({"headers": "[1]"}, "headers that are no JSON object"),
+        ({"headers": json.dumps({"n" * 256: "v"})}, "longer than 255 bytes"),
+        ({"key": "ü".encode() * 128}, "more than 255 bytes"),
+    ],
+)
+def test_a_row_that_amqp_cannot_hold_is_named(
+    rabbitmq: RabbitMQServer, rabbitmq_queue: str, row: dict[str, Any], words: str
+) -> None:
+    rows = [{"value": b"0"}, {"value": b"1", **row}]
+    with pytest.raises(RowRejected, match=f"message 1 .*{words}"):
+        sender(rabbitmq, "exchange:amq.fanout").send(outgoing(rows))
+
+
+def test_a_broker_that_opens_no_channel_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ematix_flow.backends.rabbitmq.sender._STALLED_SECONDS", 1.0)
+    with broker_without_channels() as url:
+        connection = RabbitMQConnection(name="broker", amqp_url=url)
+        sending = RabbitMQBackend(connection).message_target().sender("queue", {})
+        with pytest.raises((CannotConnect, TargetFailed), match="does not answer in time"):
+            sending.send(outgoing([{"value": b"1"}]))
 
 
 def test_nothing_at_all_is_sent_in_peace(rabbitmq: RabbitMQServer, rabbitmq_queue: str) -> None:

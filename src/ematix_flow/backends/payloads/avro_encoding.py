@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from ematix_flow.backends.payloads.avro_schema import (
     UnusableSchema,
     columns_of,
     fields_of,
+    is_of_milliseconds,
     parsed,
     schema_of,
 )
@@ -39,12 +41,14 @@ class AvroEncoder:
 
         schema = parsed(self.schema)
         nested = {c.name for c in columns_of(schema) if c.type.kind == "json"}
+        coarse = {field["name"] for field in fields_of(schema) if is_of_milliseconds(field["type"])}
         prefix = framed(self.schema.id)
         arrays = [rows.column(c.name).cast(c.type.arrow()).to_pylist() for c in self.columns]
         written: list[bytes] = []
         for at, values in enumerate(zip(*arrays, strict=True)):
             out = io.BytesIO()
             out.write(prefix)
+            self._lose_no_digits(at, values, coarse)
             try:
                 schemaless_writer(out, schema, self._record(values, nested))
             except (ValueError, TypeError, KeyError, OverflowError, AttributeError, IndexError) as error:
@@ -55,6 +59,17 @@ class AvroEncoder:
                 ) from None
             written.append(out.getvalue())
         return pa.array(written, pa.binary())
+
+    def _lose_no_digits(self, at: int, values: Sequence[Any], coarse: set[str]) -> None:
+        for column, value in zip(self.columns, values, strict=True):
+            if column.name in coarse and isinstance(value, dt.datetime) and value.microsecond % 1000:
+                raise RowRejected(
+                    f"row {at + 1}, column {column.name!r}: {value.isoformat()} has microseconds, and schema"
+                    f" id {self.schema.id} holds milliseconds",
+                    state="nothing of this batch was sent",
+                    next_step="round the values to milliseconds, or send to a topic whose schema has"
+                    " timestamp-micros",
+                )
 
     def _record(self, values: Sequence[Any], nested: set[str]) -> dict[str, Any]:
         """A null is left out where the field has a default for it; JSON becomes what it says."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ematix_flow.backends.payloads.registry import Schema
@@ -64,6 +64,8 @@ def parsed(schema: Schema) -> Any:
     """The schema as fastavro takes it, with what it refers to; raises UnusableSchema."""
     from fastavro import parse_schema
 
+    if schema.flaw:
+        raise UnusableSchema(schema.flaw)
     try:
         named: dict[str, Any] = {}
         _parse_references(schema, named)
@@ -185,27 +187,51 @@ def _field(column: ColumnSpec) -> dict[str, Any]:
     return {"name": column.name, "type": kind}
 
 
+def is_of_milliseconds(declared: Any) -> bool:
+    """Whether a field holds moments in milliseconds, which have fewer digits than ours."""
+    if isinstance(declared, list):
+        return any(map(is_of_milliseconds, declared))
+    logical = declared.get("logicalType") if isinstance(declared, dict) else None
+    return logical in ("timestamp-millis", "local-timestamp-millis")
+
+
+# ------------------------------------------------------------------ lists of nothing
+
+
 def grows_from_nothing(schema: Any) -> bool:
-    """Whether it has a list or map whose items take no bytes, of which a few bytes can claim billions."""
+    """Whether it has a list whose items take no bytes, of which a few bytes can claim billions.
+
+    ``schema`` is parsed: it brings the types that it names, those of other schemas too.
+    """
+    named = schema.get("__named_schemas", {}) if isinstance(schema, dict) else {}
+    return any(_has_list_of_nothing(each, named) for each in (schema, *named.values()))
+
+
+def _has_list_of_nothing(schema: Any, named: Mapping[str, Any]) -> bool:
     if isinstance(schema, list):
-        return any(map(grows_from_nothing, schema))
+        return any(_has_list_of_nothing(each, named) for each in schema)
     if not isinstance(schema, dict):
         return False
-    if schema.get("type") == "array" and _takes_no_bytes(schema.get("items")):
+    if schema.get("type") == "array" and _takes_no_bytes(schema.get("items"), named, frozenset()):
         return True
     inner = [schema.get("items"), schema.get("values"), *(f.get("type") for f in schema.get("fields", ()))]
     if isinstance(schema.get("type"), (dict, list)):
         inner.append(schema["type"])
-    return any(map(grows_from_nothing, inner))
+    return any(_has_list_of_nothing(each, named) for each in inner)
 
 
-def _takes_no_bytes(schema: Any) -> bool:
-    if schema == "null":
-        return True
+def _takes_no_bytes(schema: Any, named: Mapping[str, Any], within: frozenset[str]) -> bool:
+    """``within`` are the types that are being looked at: one that holds itself adds nothing by that."""
+    if isinstance(schema, str):
+        if schema not in named:
+            return schema == "null"
+        return schema in within or _takes_no_bytes(named[schema], named, within | {schema})
     if not isinstance(schema, dict):
         return False
-    if schema.get("type") == "fixed":
+    kind = schema.get("type")
+    if kind == "fixed":
         return schema.get("size") == 0
-    if schema.get("type") == "record":
-        return all(_takes_no_bytes(field.get("type")) for field in schema.get("fields", ()))
-    return schema.get("type") == "null"
+    if kind in ("record", "error"):
+        inside = within | {str(schema.get("name"))}
+        return all(_takes_no_bytes(field.get("type"), named, inside) for field in schema.get("fields", ()))
+    return _takes_no_bytes(kind, named, within)

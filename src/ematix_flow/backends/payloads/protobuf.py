@@ -24,7 +24,13 @@ from ematix_flow.backends.payloads.framing import (
     message_path,
     unframed,
 )
-from ematix_flow.backends.payloads.protobuf_schema import File, UnusableSchema, compiled, message_class
+from ematix_flow.backends.payloads.protobuf_schema import (
+    WRAPPERS,
+    File,
+    UnusableSchema,
+    compiled,
+    message_class,
+)
 from ematix_flow.backends.payloads.registry import PROTOBUF, Bounded, Registry, registry_of
 from ematix_flow.spec.tables import ColumnSpec
 
@@ -34,10 +40,6 @@ if TYPE_CHECKING:
 _KEPT = 500
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _MESSAGE, _GROUP, _ENUM = 11, 10, 14
-_WRAPPERS = frozenset(
-    f"google.protobuf.{name}Value"
-    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
-)
 _BY_JSON = frozenset(
     f"google.protobuf.{name}" for name in ("Duration", "FieldMask", "Struct", "Value", "ListValue")
 )
@@ -185,7 +187,7 @@ def _plain(message: Any) -> Any:
             return _EPOCH + dt.timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
         except OverflowError:
             raise Unreadable(f"a Timestamp of {message.seconds} seconds is out of range") from None
-    if name in _WRAPPERS:
+    if name in WRAPPERS:
         return message.value
     if name in _BY_JSON:
         try:

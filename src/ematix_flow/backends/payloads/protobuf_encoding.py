@@ -10,12 +10,14 @@ import datetime as dt
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.payloads.base import Payload
 from ematix_flow.backends.payloads.encoding import goes_into, record_of, schema_to_write
 from ematix_flow.backends.payloads.framing import SchemaId, framed, write_path, write_varint
 from ematix_flow.backends.payloads.protobuf_schema import (
+    WRAPPERS,
     UnusableSchema,
     columns_of,
     compiled,
@@ -82,22 +84,36 @@ def _setter(field: Any, column: ColumnSpec) -> Callable[[Any, Any], None]:
 
     name, kind = field.name, column.type.kind
     nested = field.message_type
-    if nested is not None and nested.full_name == "google.protobuf.Timestamp" and kind == "timestamp_tz":
+    single = "" if nested is None or field.is_repeated else nested.full_name
+    if single == "google.protobuf.Timestamp" and kind == "timestamp_tz":
         return lambda message, value: _put_moment(getattr(message, name), value)
-    if nested is not None and nested.full_name.endswith("Value") and kind not in ("json", "jsonb"):
-        return lambda message, value: setattr(getattr(message, name), "value", value)
+    if single in WRAPPERS:
+        inner = _writer(nested.fields_by_name["value"], kind)
+        return lambda message, value: _put_wrapped(getattr(message, name), inner(value))
     if nested is not None or field.is_repeated:
-        return lambda message, value: json_format.ParseDict({name: json.loads(value)}, message) and None
+        said: Callable[[Any], Any] = json.loads if kind in ("json", "jsonb") else _itself
+        return lambda message, value: json_format.ParseDict({name: said(value)}, message) and None
     if field.enum_type is not None:
         numbers = {each.name: each.number for each in field.enum_type.values}
         return lambda message, value: setattr(message, name, _number(numbers, value))
-    write: Callable[[Any], Any] = _text if kind in _AS_TEXT and field.type == field.TYPE_STRING else _itself
-    if kind == "numeric" and field.type != field.TYPE_STRING:
-        write = int
+    write = _writer(field, kind)
     return lambda message, value: setattr(message, name, write(value))
 
 
+def _writer(field: Any, kind: str) -> Callable[[Any], Any]:
+    """What makes the value of a plain field from that of a column of this kind."""
+    if field.type == field.TYPE_STRING:
+        return _text if kind in _AS_TEXT else _itself
+    return _whole if kind == "numeric" else _itself
+
+
+def _put_wrapped(wrapper: Any, value: Any) -> None:
+    wrapper.SetInParent()
+    wrapper.value = value
+
+
 def _put_moment(timestamp: Any, value: dt.datetime) -> None:
+    timestamp.SetInParent()
     since = value - _EPOCH
     timestamp.seconds = since.days * 86_400 + since.seconds
     timestamp.nanos = since.microseconds * 1000
@@ -107,6 +123,12 @@ def _number(numbers: dict[str, int], value: str) -> int:
     if value not in numbers:
         raise ValueError(f"the enum has no {value!r}")
     return numbers[value]
+
+
+def _whole(value: Decimal) -> int:
+    if value != int(value):
+        raise ValueError(f"{value} is no whole number")
+    return int(value)
 
 
 def _itself(value: Any) -> Any:
@@ -162,4 +184,6 @@ def protobuf_encoder(payload: Payload, columns: tuple[ColumnSpec, ...]) -> Proto
 
 def _goes_into(column: ColumnSpec, field_kind: str) -> bool:
     kind = column.type.kind
+    if kind == "numeric" and field_kind == "numeric":  # Protobuf's own are whole
+        return not column.type.scale
     return goes_into(kind, field_kind) or (field_kind == "text" and kind in _AS_TEXT)

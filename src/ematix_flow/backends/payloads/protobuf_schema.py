@@ -9,10 +9,12 @@ import base64
 import binascii
 import hashlib
 import importlib
+import math
 import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -24,10 +26,13 @@ from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
 
 _COMPILE_SECONDS = 60
+_LONGEST_NAME = 255
 _KEPT = 200
 _MAIN = "ematix_flow_payload.proto"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SLOW_SECONDS = 600  # for so long a file that took too long is not tried again
 _files: Bounded[str, File] = Bounded(_KEPT)
+_failed: Bounded[str, tuple[str, float]] = Bounded(_KEPT)  # why, and until when that holds
 
 # field types of descriptor.proto
 _DOUBLE, _FLOAT, _INT64, _UINT64, _INT32, _FIXED64, _FIXED32, _BOOL, _STRING = 1, 2, 3, 4, 5, 6, 7, 8, 9
@@ -57,6 +62,7 @@ _KNOWN_MESSAGES: dict[str, DataType] = {
     "google.protobuf.StringValue": DataType("text"),
     "google.protobuf.BytesValue": DataType("bytes"),
 }
+WRAPPERS = frozenset(name for name in _KNOWN_MESSAGES if name.endswith("Value"))
 _WRITTEN = {
     "small_int": "int32",
     "integer": "int32",
@@ -71,6 +77,10 @@ _WRITTEN = {
 
 class UnusableSchema(Exception):
     """A registered schema that payloads cannot be read with; the text says why."""
+
+
+class _TookTooLong(UnusableSchema):
+    """It may have been the machine."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +138,21 @@ def message_class(message: Any) -> Any:
 
 def compiled(schema: Schema) -> File:
     """The schema's file, from the memory of this process; raises UnusableSchema."""
+    if schema.flaw:
+        raise UnusableSchema(schema.flaw)
     key = hashlib.sha256(repr((schema.text, schema.references)).encode()).hexdigest()
     known = _files.get(key)
-    return known if known is not None else _files.put(key, _compile(schema))
+    if known is not None:
+        return known
+    failed = _failed.get(key)
+    if failed is not None and time.monotonic() < failed[1]:
+        raise UnusableSchema(failed[0])
+    try:
+        return _files.put(key, _compile(schema))
+    except UnusableSchema as error:
+        slow = isinstance(error, _TookTooLong)
+        _failed.put(key, (str(error), time.monotonic() + _SLOW_SECONDS if slow else math.inf))
+        raise
 
 
 def loaded(serialized: bytes) -> File:
@@ -165,7 +187,7 @@ def _compile(schema: Schema) -> File:
                 errors="replace",
             )
         except subprocess.TimeoutExpired:
-            raise UnusableSchema(f"schema id {schema.id} took too long to compile") from None
+            raise _TookTooLong(f"schema id {schema.id} took too long to compile") from None
         if done.returncode or not output.is_file():
             words = " ".join(done.stderr.replace(_MAIN, "schema").split())[-300:]
             raise UnusableSchema(f"schema id {schema.id} is no usable Protobuf file: {words}")
@@ -178,8 +200,13 @@ def _write(folder: Path, name: str, schema: Schema) -> None:
     if place.is_absolute() or ".." in place.parts or "\x00" in name or "\\" in name or not place.parts:
         raise UnusableSchema(f"schema id {schema.id} imports {name!r}, which is no name of a file")
     path = folder / place
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(schema.text, encoding="utf-8")
+    if any(len(part.encode("utf-8", "replace")) > _LONGEST_NAME for part in place.parts):
+        raise UnusableSchema(f"schema id {schema.id} imports {name[:50]!r}…, which is no name of a file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(schema.text, encoding="utf-8")
+    except (FileExistsError, NotADirectoryError, IsADirectoryError, UnicodeEncodeError) as error:
+        raise UnusableSchema(f"schema id {schema.id} cannot be laid out as files: {error}") from None
     for reference in schema.references:
         _write(folder, reference.name, reference.schema)
 

@@ -23,7 +23,7 @@ from ematix_flow.spec.connections.registries import GlueSchemaRegistryConnection
 
 AVRO, PROTOBUF = "AVRO", "PROTOBUF"
 _KEPT_SCHEMAS = 1_000
-_UNKNOWN_SECONDS = 10.0  # a schema that was not there may be registered a moment later
+_MISSING_SECONDS = 10.0  # a schema that was not there may be registered a moment later
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -39,12 +39,16 @@ class Reference:
 
 @dataclass(frozen=True)
 class Schema:
-    """A registered schema: its text, whether AVRO or PROTOBUF or another, and what it refers to."""
+    """A registered schema: its text, whether AVRO or PROTOBUF or another, and what it refers to.
+
+    ``flaw`` says why the registry itself cannot bring it whole; nothing is read with such a schema.
+    """
 
     id: SchemaId
     text: str
     type: str
     references: tuple[Reference, ...] = ()
+    flaw: str = ""
 
 
 class Bounded(Generic[Key, Value]):
@@ -82,20 +86,20 @@ class Registry(ABC):
 
     def __init__(self) -> None:
         self._schemas: Bounded[SchemaId, Schema] = Bounded(_KEPT_SCHEMAS)
-        self._unknown: Bounded[SchemaId, float] = Bounded(_KEPT_SCHEMAS)
+        self._missing: Bounded[SchemaId, tuple[float, Schema | None]] = Bounded(_KEPT_SCHEMAS)
 
     def schema(self, schema_id: SchemaId) -> Schema | None:
-        """The schema of an id, None when the registry has none."""
+        """The schema of an id, None when the registry has none; it may have a flaw."""
         known = self._schemas.get(schema_id)
         if known is not None:
             return known
-        asked = self._unknown.get(schema_id)
-        if asked is not None and time.monotonic() - asked < _UNKNOWN_SECONDS:
-            return None
+        missing = self._missing.get(schema_id)
+        if missing is not None and time.monotonic() - missing[0] < _MISSING_SECONDS:
+            return missing[1]
         found = self._fetch(schema_id)
-        if found is None:
-            self._unknown.put(schema_id, time.monotonic())
-            return None
+        if found is None or found.flaw:
+            self._missing.put(schema_id, (time.monotonic(), found))
+            return found
         return self._schemas.put(schema_id, found)
 
     @abstractmethod

@@ -21,6 +21,10 @@ _INCOMPATIBLE, _INVALID = 409, 422
 Answer = TypeVar("Answer")
 
 
+class _Incomplete(Exception):
+    """What a schema refers to cannot be had; the text says why."""
+
+
 class ConfluentRegistry(Registry):
     """``seconds`` is how long one call may take, with a second try and all addresses of the connection."""
 
@@ -70,7 +74,7 @@ class ConfluentRegistry(Registry):
 
     def latest(self, subject: str) -> Schema | None:
         found = self._asked(lambda: self._client.get_latest_version(subject))
-        return None if found is None else self._with_references(found.schema_id, found.schema, 0)
+        return None if found is None else self._whole(found.schema_id, found.schema)
 
     def register(self, subject: str, text: str, kind: str) -> SchemaId:
         from confluent_kafka.schema_registry import Schema as Unregistered
@@ -92,17 +96,24 @@ class ConfluentRegistry(Registry):
         if not isinstance(schema_id, int) or schema_id > 0x7FFFFFFF:  # ids are Java's ints
             return None
         found = self._asked(lambda: self._client.get_schema(schema_id))
-        return None if found is None else self._with_references(schema_id, found, 0)
+        return None if found is None else self._whole(schema_id, found)
+
+    def _whole(self, schema_id: SchemaId, found: Any) -> Schema:
+        """The schema with all that it refers to; with a flaw when something of that is not there."""
+        try:
+            return self._with_references(schema_id, found, 0)
+        except _Incomplete as error:
+            return Schema(schema_id, found.schema_str or "", found.schema_type or AVRO, flaw=str(error))
 
     def _with_references(self, schema_id: SchemaId, found: Any, depth: int) -> Schema:
         references = []
         for reference in found.references or ():
             if depth >= _DEEPEST:
-                raise SchemaMismatch(f"schema {schema_id} refers to others more than {_DEEPEST} deep")
+                raise _Incomplete(f"schema {schema_id} refers to others more than {_DEEPEST} deep")
             subject, version = reference.subject, reference.version
             other = self._asked(partial(self._client.get_version, subject, version))
             if other is None:
-                raise SchemaMismatch(
+                raise _Incomplete(
                     f"schema {schema_id} refers to version {version} of {subject!r}, which is not there"
                 )
             references.append(

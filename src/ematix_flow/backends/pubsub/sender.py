@@ -7,7 +7,7 @@ memory is bounded and the messages of a key stay in order over windows too.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ REQUEST_MESSAGES = 1000
 REQUEST_BYTES = 4_000_000  # of several messages; the service takes 10,000,000, its emulators 4 MiB
 MESSAGE_BYTES = 10_000_000
 KEY_BYTES = 1024
+ATTRIBUTES, ATTRIBUTE_NAME_BYTES, ATTRIBUTE_BYTES = 100, 256, 1024
 WINDOW_MESSAGES, WINDOW_BYTES = 20_000, 32_000_000
 AT_ONCE = 8
 REQUEST_SECONDS = 30.0
@@ -70,11 +71,12 @@ class PubSubSender:
             yield window
 
     def _message(self, row: int, value: bytes | None, key: bytes | None, headers: str | None) -> Any:
-        attributes = _attributes(headers)
+        attributes = _attributes(row, headers)
         text = _text(row, key)
         if text and not self.ordered:
             attributes.setdefault("key", text)
             text = ""
+        _check(row, attributes)
         if not value and not attributes and not text:
             raise RowRejected(
                 f"message {row} has no payload, no key and no headers, which Pub/Sub does not take",
@@ -126,14 +128,44 @@ class _Window:
         return [*self._keyed.values(), *([request] for request in self._single)]
 
 
-def _attributes(headers: str | None) -> dict[str, str]:
+def _attributes(row: int, headers: str | None) -> dict[str, str]:
     """Attributes are texts: what is none is written as JSON."""
-    found = json.loads(headers) if headers else {}
+    try:
+        found = json.loads(headers) if headers else {}
+    except (ValueError, RecursionError) as error:
+        raise _rejected(row, f"has headers that are no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise _rejected(row, "has headers that are no JSON object")
     return {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in found.items()
         if value is not None
     }
+
+
+def _check(row: int, attributes: Mapping[str, str]) -> None:
+    """The service refuses the whole request for one attribute that is too much."""
+    if len(attributes) > ATTRIBUTES:
+        raise _rejected(row, f"has {len(attributes)} headers; Pub/Sub takes {ATTRIBUTES}")
+    for name, value in attributes.items():
+        try:
+            sizes = len(name.encode()), len(value.encode())
+        except UnicodeEncodeError as error:
+            raise _rejected(row, f"has a header {name[:40]!a} that is no valid text") from error
+        if not name or name.lower().startswith("goog"):
+            raise _rejected(row, f"has a header {name[:40]!r}, a name that Pub/Sub does not take")
+        if sizes[0] > ATTRIBUTE_NAME_BYTES:
+            raise _rejected(row, f"has a header whose name is too long: {name[:40]!r}…")
+        if sizes[1] > ATTRIBUTE_BYTES:
+            raise _rejected(
+                row, f"has {sizes[1]:,} bytes in header {name!r}; Pub/Sub takes {ATTRIBUTE_BYTES:,}"
+            )
+
+
+def _rejected(row: int, why: str) -> RowRejected:
+    return RowRejected(
+        f"message {row} {why}", next_step="mend the row, or filter such rows out before they are sent"
+    )
 
 
 def _text(row: int, key: bytes | None) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 import orjson
 
 from ematix_flow.backends.streams import Message
-from ematix_flow.errors import TargetFailed
+from ematix_flow.errors import RowRejected
 
 # what the broker itself counts, and changes from delivery to delivery
 _COUNTED = frozenset({"x-delivery-count", "x-acquired-count"})
+SHORT_BYTES = 255  # what AMQP has for a name or a routing key
 _PROPERTIES = (
     "content_type",
     "content_encoding",
@@ -40,17 +41,26 @@ def message_of(queue: str, generation: int, method: Any, properties: Any, body: 
     )
 
 
-def amqp_headers(text: str | None) -> dict[str, str | None] | None:
-    """A JSON object as an AMQP table of texts."""
+def amqp_headers(text: str | None, row: int) -> dict[str, str | None] | None:
+    """A JSON object as an AMQP table of texts; RowRejected names the row whose headers are none."""
     if text is None:
         return None
     try:
         found = orjson.loads(text)
     except ValueError as error:
-        raise TargetFailed(f"a message's headers are no JSON: {error}") from error
+        raise rejected(row, f"has headers that are no JSON: {error}") from error
     if not isinstance(found, dict):
-        raise TargetFailed("a message's headers are no JSON object")
+        raise rejected(row, "has headers that are no JSON object")
+    for name in found:
+        if len(name.encode()) > SHORT_BYTES:
+            raise rejected(row, f"has a header whose name is longer than {SHORT_BYTES} bytes: {name[:40]!r}…")
     return {name: _shown(value) for name, value in found.items()} or None
+
+
+def rejected(row: int, why: str) -> RowRejected:
+    return RowRejected(
+        f"message {row} {why}", next_step="mend the row, or filter such rows out before they are sent"
+    )
 
 
 def _headers(properties: Any) -> str | None:

@@ -18,6 +18,7 @@ from ematix_flow.backends.streams import Message, Receiver
 from ematix_flow.errors import CannotConnect
 
 PREFETCH = 10_000
+BUFFERED_BYTES = 64 * 1024 * 1024
 PATIENCE = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _STEADY = 10.0  # a connection that held so long is taken for sound
@@ -29,7 +30,9 @@ Receipt = tuple[int, int]  # generation and delivery tag
 class RabbitMQReceiver(Receiver):
     """Acknowledges by hand. A connection that ends is made again, for up to ``patience`` seconds.
 
-    ``prefetch`` is how many messages may be here unacknowledged: what one batch can hold at most.
+    ``prefetch`` is how many messages may be here unacknowledged: what one batch can hold at most. Of their
+    bytes, about `BUFFERED_BYTES` wait here to be polled: beyond that no more is read than the broker needs to
+    know that we live, and the rest waits with the broker.
     """
 
     acknowledges = True
@@ -46,6 +49,7 @@ class RabbitMQReceiver(Receiver):
         self._connection: pika.BlockingConnection | None = None
         self._channel: Any = None
         self._buffer: deque[Message] = deque()
+        self._bytes = 0  # of the values in it
         self._floor = 0  # all tags up to it are answered
         self._answered: set[int] = set()  # tags above it that are
         self._was_there = False
@@ -65,7 +69,7 @@ class RabbitMQReceiver(Receiver):
             return ()
         try:
             self._serve(max(0.0, timeout) if not self._buffer else 0)
-            while len(self._buffer) < max_messages:
+            while len(self._buffer) < max_messages and not self._is_full():
                 before = len(self._buffer)
                 left = deadline - time.monotonic()
                 if before == 0 and left > 0:
@@ -78,6 +82,7 @@ class RabbitMQReceiver(Receiver):
             self._lose(error)
             return ()
         taken = [self._buffer.popleft() for _ in range(min(max_messages, len(self._buffer)))]
+        self._bytes -= sum(len(message.value or b"") for message in taken)
         if taken:
             self._empty_since = None
         return taken
@@ -106,7 +111,13 @@ class RabbitMQReceiver(Receiver):
         self._empty_since = self._empty_since or now
         return now - self._empty_since >= _QUIET
 
+    def _is_full(self) -> bool:
+        """Whether to ask the broker nothing: its answer would come after all that it has sent."""
+        return self._bytes >= BUFFERED_BYTES
+
     def lag(self) -> Mapping[str, int]:
+        if self._is_full():
+            return {}
         ready = self._ready()
         return {} if ready is None else {self.queue: ready + len(self._buffer)}
 
@@ -137,7 +148,7 @@ class RabbitMQReceiver(Receiver):
         except DriverErrors as error:
             self._lose(error)
             return False
-        return self._ready() is not None  # the broker has answered what it was asked after them
+        return self._have_heard()
 
     def reject(self, receipts: Sequence[Receipt], requeue: bool = False) -> bool | None:
         """Refuse messages: they go to the queue's dead-letter exchange, or are dropped where it has none.
@@ -154,7 +165,11 @@ class RabbitMQReceiver(Receiver):
         except DriverErrors as error:
             self._lose(error)
             return False
-        return self._ready() is not None
+        return self._have_heard()
+
+    def _have_heard(self) -> bool | None:
+        """Whether the broker has answered what it was asked after the answers; None when it is not asked."""
+        return None if self._is_full() else self._ready() is not None
 
     def _open_tags(self, receipts: Sequence[Receipt]) -> list[int]:
         """In order, those of this connection that are not answered yet: to answer twice is an error."""
@@ -205,6 +220,7 @@ class RabbitMQReceiver(Receiver):
 
     def _delivered(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         self._buffer.append(message_of(self.queue, self.generation, method, properties, body))
+        self._bytes += len(body)
 
     def _cancelled(self, _method: Any) -> None:
         """The queue is gone or has moved; asking for it again tells which."""
@@ -215,6 +231,7 @@ class RabbitMQReceiver(Receiver):
         connection, self._connection, self._channel = self._connection, None, None
         self.generation += 1
         self._buffer.clear()
+        self._bytes = 0
         self._empty_since = None
         self._reason = error
         now = time.monotonic()
@@ -248,6 +265,7 @@ class RabbitMQReceiver(Receiver):
         """What is not acknowledged goes back into the queue."""
         connection, self._connection, self._channel = self._connection, None, None
         self._buffer.clear()
+        self._bytes = 0
         if connection is not None and connection.is_open:
             with suppress(AMQPError, OSError):
                 connection.close()

@@ -5,6 +5,7 @@ The driver's blocking connection waits for every single confirm; here a window o
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import pika
 
 from ematix_flow.backends.rabbitmq.address import Address
 from ematix_flow.backends.rabbitmq.failures import sending_failed, target_refused
-from ematix_flow.backends.rabbitmq.messages import amqp_headers
+from ematix_flow.backends.rabbitmq.messages import SHORT_BYTES, amqp_headers, rejected
 from ematix_flow.backends.streams import HEADERS, KEY, VALUE, Token
 from ematix_flow.errors import FlowError, TargetFailed
 
@@ -90,12 +91,16 @@ def _outgoing(batches: Iterable[pa.RecordBatch], place: Place, token: Token | No
             batch.column(names.index(HEADERS)).to_pylist() if HEADERS in names else [None] * batch.num_rows
         )
         for value, key, text in zip(batch.column(names.index(VALUE)).to_pylist(), keys, headers, strict=True):
-            table = amqp_headers(text)
+            table = amqp_headers(text, number)
             routing_key = place.routing_key
             if key is not None and place.is_queue:
                 table = {**(table or {}), KEY_HEADER: _key_text(key)}
             elif key is not None:
                 routing_key = _key_text(key)
+                if len(routing_key.encode()) > SHORT_BYTES:
+                    raise rejected(
+                        number, f"has a key of more than {SHORT_BYTES} bytes, as a routing key has"
+                    )
             yield Outgoing(routing_key, value or b"", table, str(uuid.uuid5(space, str(number))))
             number += 1
 
@@ -121,8 +126,7 @@ class _Sending:
         self._underway: dict[int, int] = {}  # delivery tag -> bytes
         self._lowest = 1
         self._bytes = 0
-        self._confirmed_at_look = 0
-        self._confirmed = 0
+        self._moved_at = time.monotonic()  # when the broker last answered, or we last gave it something
         self._refused = 0
         self._returned: list[str] = []
         self._returns = 0
@@ -191,6 +195,7 @@ class _Sending:
 
     def _on_ready(self, _frame: Any) -> None:
         self._open = True
+        self._moved_at = time.monotonic()
         self._pump()
 
     def _on_return(self, _channel: Any, method: Any, _properties: Any, _body: bytes) -> None:
@@ -209,7 +214,7 @@ class _Sending:
                 count += 1
         if method.multiple:
             self._lowest = method.delivery_tag + 1
-        self._confirmed += count
+        self._moved_at = time.monotonic()
         if method.NAME == "Basic.Nack":
             self._refused += count
         if len(self._underway) <= _WINDOW // 2:
@@ -241,6 +246,10 @@ class _Sending:
             self._failure = error
             self._connection.close()
             return
+        finally:
+            self._moved_at = (
+                time.monotonic()
+            )  # rows may take long to compute, which is not the broker's fault
         if self._is_done() and not self._connection.is_closing:
             self._connection.close()
 
@@ -262,10 +271,15 @@ class _Sending:
         return self._exhausted and not self._underway
 
     def _look(self) -> None:
-        """Give up on a broker that takes and confirms nothing any more."""
-        if self._underway and self._confirmed == self._confirmed_at_look:
-            self._failure = TimeoutError(f"no confirm for {_STALLED_SECONDS:.0f} seconds")
+        """Give up on a broker that opens nothing, or confirms nothing any more, or does not let go.
+
+        With nothing under way and nothing left to send, it is our close that waits for an answer.
+        """
+        left = self._moved_at + _STALLED_SECONDS - time.monotonic()
+        if left <= 0:
+            what = "no confirm" if self._open else "no open channel"
+            if not self._is_done():
+                self._failure = self._failure or TimeoutError(f"{what} for {_STALLED_SECONDS:.0f} seconds")
             self._connection.ioloop.stop()
             return
-        self._confirmed_at_look = self._confirmed
-        self._connection.ioloop.call_later(_STALLED_SECONDS, self._look)
+        self._connection.ioloop.call_later(left, self._look)
