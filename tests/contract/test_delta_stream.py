@@ -83,6 +83,7 @@ def table(spark: SparkSession, tmp_path: Path) -> Table:
     return Table(spark, tmp_path)
 
 
+@pytest.mark.long
 def test_rows_that_are_there_come_first_and_added_ones_after_a_restart(table: Table) -> None:
     table.add(1, 2)
     assert table.run("c") == [[(1, "x"), (2, "x")]]
@@ -108,6 +109,7 @@ def test_an_update_stops_the_stream_and_says_what_to_do(table: Table) -> None:
     assert table.run("c", {"skip_change_commits": "true"}) == [[(2, "x")]]
 
 
+@pytest.mark.long
 def test_changes_are_rows_of_their_own_when_they_are_what_is_read(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -124,6 +126,7 @@ def test_changes_are_rows_of_their_own_when_they_are_what_is_read(
     ]
 
 
+@pytest.mark.long
 def test_changes_that_were_not_recorded_and_starts_that_are_not_there_are_told(table: Table) -> None:
     table.add(1)
     with pytest.raises(SourceFailed, match="were not recorded") as told:
@@ -137,6 +140,7 @@ def test_changes_that_were_not_recorded_and_starts_that_are_not_there_are_told(t
         table.stream.check(Reading("sales.order"))
 
 
+@pytest.mark.long
 def test_a_stream_goes_on_from_a_position_or_says_that_only_a_checkpoint_can(table: Table) -> None:
     table.add(1)
     table.run("c")

@@ -136,6 +136,7 @@ def test_two_shards_are_read_in_the_order_of_each(kinesis: KinesisServer, kinesi
     assert len({message.partition for message in messages}) == 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_twenty_thousand_records_of_many_shards_arrive_once(kinesis: KinesisServer) -> None:
     stream = kinesis.create_stream("many", shards=60)  # the emulator is slow with many records in a shard

@@ -25,7 +25,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 QUEUES = {"classic": {}, "quorum": {"x-queue-type": "quorum"}}
 
 
-@pytest.fixture(params=list(QUEUES))
+@pytest.fixture(params=["classic", pytest.param("quorum", marks=pytest.mark.long)])
 def any_queue(rabbitmq: RabbitMQServer, request: pytest.FixtureRequest) -> Any:
     rabbitmq.start()
     name = rabbitmq.create_queue(request.node.name, QUEUES[request.param])

@@ -95,7 +95,15 @@ def test_a_delta_table_is_followed_by_its_versions(spark: Any, tmp_path: Path) -
     assert ids(tmp_path) == [1, 2, 3]
 
 
-TARGETS = ("sqlite", "duckdb", "mariadb", "delta", "iceberg", "parquet")
+LONG = pytest.mark.long
+TARGETS = (
+    "sqlite",
+    pytest.param("duckdb", marks=LONG),
+    "mariadb",
+    "delta",
+    pytest.param("iceberg", marks=LONG),
+    "parquet",
+)
 
 
 @pytest.mark.parametrize("kind", TARGETS)

@@ -68,7 +68,9 @@ class World:
         for _ in range(500):
             self.turn()
             self.commit(10)
-            if self.spool.drained(0) and not self.spool.pending():
+            source = self.source  # an acknowledgement may have been lost: then it has some again
+            waiting = isinstance(source, Broker) and (source.ready or source.unacknowledged)
+            if self.spool.drained(0) and not self.spool.pending() and not waiting:
                 break
         self.turn()
         self.spool.close()

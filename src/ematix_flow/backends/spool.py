@@ -301,6 +301,8 @@ class Spool:
                 receipts += held.more
                 held.more = []
             for held, row in late:
+                receipts += held.more  # it came more than once since
+                held.more = []
                 receipt, held.receipts[row] = held.receipts[row], None
                 if receipt is not None and held.generation_of(row) == generation:
                     is_refused = (held.number, row) in self._rejected
