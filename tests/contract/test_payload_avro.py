@@ -336,7 +336,7 @@ def test_known_schemas_keep_working_while_the_registry_hangs(registry: RegistryS
 def test_a_schema_that_was_missing_is_found_once_it_is_there(
     url: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "_UNKNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(registries, "_MISSING_SECONDS", 0.0)
     newest = register(url, f"{topic}-probe", record(("id", "long"), name=f"shop.{topic}"))
     schema = record(("id", "long"), name=f"shop.later_{topic}")
     value = avro(newest + 1, schema, {"id": 1})
