@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ematix_flow.backends.spool import Spool
 from ematix_flow.backends.streams import (
     MESSAGE_DDL,
+    POSITION,
     Reading,
     Received,
     ReceivedFiles,
@@ -27,8 +28,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# in which order messages came, as a text that sorts so: segments are numbered, and rows in them too
-_ARRIVAL = f"concat(_metadata.file_name, lpad(_metadata.row_index, 12, '0')) AS {ARRIVAL}"
+# in which order messages came, as a text that sorts so: segments are numbered, and rows in them too. It
+# also stands for the position of a message that has none, so that two equal ones are told apart.
+_ARRIVED = "concat(_metadata.file_name, lpad(_metadata.row_index, 12, '0'))"
+_WITH_ARRIVAL = [
+    f"coalesce({POSITION}, {_ARRIVED}) AS {POSITION}" if name == POSITION else name
+    for name in (field.split()[0] for field in MESSAGE_DDL.split(", "))
+] + [f"{_ARRIVED} AS {ARRIVAL}"]
 
 
 class Followed(ABC):
@@ -176,11 +182,9 @@ class _SpoolShare(Followed):
         if not paths:
             return None
         spark = frame.sparkSession
-        segments = (
-            spark.read.schema(MESSAGE_DDL).parquet(*(str(path) for path in paths)).selectExpr("*", _ARRIVAL)
-        )
+        segments = spark.read.schema(MESSAGE_DDL).parquet(*(str(path) for path in paths))
         if not self.rows_are_columns:
-            return segments
+            return segments.selectExpr(*_WITH_ARRIVAL)
         source = self.shared.source
         assert isinstance(source, ReceivedFiles)
         named = [bytes(row["value"]).decode() for row in segments.select("value").collect()]

@@ -14,6 +14,7 @@ from typing import Any
 
 from ematix_flow.backends.streams import MESSAGE_DDL, message_schema
 from ematix_flow.engine.streams.batches import BatchReport, Unloadable
+from ematix_flow.engine.streams.decoding import ORIGIN
 from ematix_flow.engine.streams.place import StreamPlace
 from ematix_flow.engine.streams.sinks import BatchName
 from ematix_flow.engine.streams.stream import Stream
@@ -67,10 +68,17 @@ class Replay:
     def _frame(self, messages: Sequence[Mapping[str, Any]]) -> Any:
         import pyarrow as pa
 
-        rows = pa.Table.from_pylist(
-            [{name: m.get(name) for name in _NAMES} for m in messages], message_schema()
-        )
-        return self.stream.world.spark().newSession().createDataFrame(rows)
+        listed = [{name: message.get(name) for name in _NAMES} for message in messages]
+        rows = pa.Table.from_pylist(listed, message_schema())
+        origins = pa.array([self._origin(message.get("topic")) for message in messages], pa.int32())
+        return self.stream.world.spark().newSession().createDataFrame(rows.append_column(ORIGIN, origins))
+
+    def _origin(self, topic: str | None) -> int:
+        """Which of several sources a message is of: the one that names its topic."""
+        for number, source in enumerate(self.spec.sources):
+            if topic in [name.strip() for name in source.query.split(",")]:
+                return number
+        return 0
 
     def _name(self, messages: Sequence[Mapping[str, Any]], attempt: str) -> uuid.UUID:
         digest = hashlib.blake2b(digest_size=16)

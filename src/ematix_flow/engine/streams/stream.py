@@ -314,8 +314,7 @@ class _Part:
         stream = self.stream
         self._leave_stale()
         resume = self._resume() if self.checkpoint.is_new else (None,) * len(stream.sources)
-        first = stream.sources[0]
-        if resume[0] is not None and isinstance(first, SparkStream) and first.kind_of_rows == "columns":
+        if resume[0] is not None and self._goes_on_by_checkpoint(resume[0]):
             shutil.rmtree(self.checkpoint.folder, ignore_errors=True)
             self.checkpoint.folder.parent.mkdir(parents=True, exist_ok=True)
             write_checkpoint(self.checkpoint.folder, [resume[0]])
@@ -330,6 +329,13 @@ class _Part:
                 reading = stream._reading(declared, position)
                 followed.append(FollowedBySpark(shared, self.number, reading))
         return followed
+
+    def _goes_on_by_checkpoint(self, position: str) -> bool:
+        """Whether a lost checkpoint must be written anew: Delta and spools take positions from there alone."""
+        first, spool = self.stream.sources[0], self.spools[0]
+        if spool is not None:
+            return bool(json.loads(position).get("spool") == spool.spool.id)
+        return isinstance(first, SparkStream) and first.kind_of_rows == "columns"
 
     def _leave_stale(self) -> None:
         """A checkpoint that others have gone on without is out of date: the ledger knows better.
