@@ -331,7 +331,7 @@ class _Part:
         return followed
 
     def _goes_on_by_checkpoint(self, position: str) -> bool:
-        """Whether a lost checkpoint must be written anew: Delta and spools take positions from there alone."""
+        """Whether a lost checkpoint is written anew: Delta and spools take positions from nowhere else."""
         first, spool = self.stream.sources[0], self.spools[0]
         if spool is not None:
             return bool(json.loads(position).get("spool") == spool.spool.id)
