@@ -159,11 +159,12 @@ def test_what_a_stream_cannot_load_is_kept_with_its_position(store: DeadLetterSt
     )
     tombstone = Unloadable("write", "too long", {"value": None, "topic": "events", "position": "42"})
     for _ in range(2):
-        letters.add([bad, tombstone])
+        letters.add([bad, tombstone], "stream:q:1")
     listed = store.list("orders")
     assert [letter.stage for letter in listed] == ["decode", "write"]
     kept = store.get("orders", listed[0].id)
     assert (kept.payload, kept.payload_format) == (b"\x00abc", "avro")
     assert (kept.source, kept.partition, kept.position) == ("events", "2", "41")
     assert (kept.event_ts, kept.headers) == (NOON, '{"a": "b"}')
+    assert kept.batch == "stream:q:1"
     assert store.get("orders", listed[1].id).payload == b""
