@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 FLOW = "flow"
 DRIVER = "driver"
+REFERENCE = "reference"
 
 CONTESTANTS = {
     FLOW: "ematix-flow",
@@ -25,9 +26,10 @@ CONTESTANTS = {
     "spark-delta": "Spark JDBC, MERGE INTO",
     "spark-foreachbatch": "Structured Streaming, as written",
     "pika": "pika and psycopg",
+    REFERENCE: "ematix-flow 1.0.0 of PyPI",
 }
 # Those that live in an environment of their own: what they pin may clash with what the product pins.
-APART = {"dlt", "dlt-upsert", "duckdb", "sling"}
+APART = {"dlt", "dlt-upsert", "duckdb", "sling", REFERENCE}
 _EVERYWHERE = (FLOW, "jdbc", "jdbc-tuned", DRIVER)
 _DATABASES = (*_EVERYWHERE, "dlt", "sling", "duckdb")
 _NO_DELTA = "its Delta extension reads tables and appends to them, and neither creates nor changes one"
@@ -105,7 +107,7 @@ CHANGES = {
         ),
     )
 }
-_STREAMING = (FLOW, "spark-foreachbatch")
+_STREAMING = (FLOW, "spark-foreachbatch", REFERENCE)
 STREAMS = {
     case.name: case
     for case in (
@@ -118,7 +120,10 @@ STREAMS = {
             "kafka",
             "kafka",
             (FLOW,),
-            {"spark-foreachbatch": "Spark's Kafka sink has no transactions"},
+            {
+                "spark-foreachbatch": "Spark's Kafka sink has no transactions",
+                REFERENCE: "its Python package has no transactions between topics",
+            },
             exactly_once=True,
         ),
         StreamCase(
@@ -126,7 +131,7 @@ STREAMS = {
             "RabbitMQ → Postgres",
             "rabbitmq",
             "postgres",
-            (FLOW, "pika"),
+            (FLOW, "pika", REFERENCE),
             {"spark-foreachbatch": "there is no connector for RabbitMQ"},
         ),
     )

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.cases import APART, CONTESTANTS, FLOW
+from benchmarks.cases import APART, CONTESTANTS, FLOW, REFERENCE
 from benchmarks.datasets import DATA
 from benchmarks.job import Job, read_marks
+from benchmarks.machine import REPOSITORY
 from benchmarks.process import (
     Ended,
     compile_libraries,
@@ -141,6 +142,8 @@ def run_job(
     job.write(file)
     python = str(rival_python()) if name in APART else sys.executable
     env = environment(folder / "state")
+    if name == REFERENCE:
+        env["PYTHONPATH"] = str(REPOSITORY)  # its package has the name of ours
     marks = Path(job.marks)
     command = [python, "-m", "benchmarks.contestants", name, str(file)]
     stopped = expired or _loading_at_most(limit, marks)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import StreamCase
+from benchmarks.cases import REFERENCE, StreamCase
 from benchmarks.job import Job, read_marks
 from benchmarks.machine import REPOSITORY, commit, cores, machine_facts, versions
 from benchmarks.place import Place
@@ -26,8 +26,17 @@ from benchmarks.results import Result, Run
 from benchmarks.rivals import SHARED, rival_jars, rival_versions
 from benchmarks.rounds import Settings, all_rounds, get_ready, run_job
 from benchmarks.servers import Servers
-from benchmarks.stream_messages import PARTITIONS, POSTGRES_TABLE, Send, message, send_all, sender, sums
-from benchmarks.stream_watches import POLL_SECONDS, Watch, watch
+from benchmarks.stream_messages import (
+    PARTITIONS,
+    POSTGRES_TABLE,
+    TEXT_NOTE,
+    Send,
+    message,
+    send_all,
+    sender,
+    sums,
+)
+from benchmarks.stream_watches import POLL_SECONDS, PostgresWatch, Watch, watch
 
 ROWS, RATES, SECONDS, SINGLES = 500_000, (1_000, 10_000), 20.0, 50
 ENDING_SECONDS = 60.0
@@ -113,7 +122,7 @@ def _run(
     else:
         source, place = Place("rabbitmq", broker.url()), broker.create_queue("in")
     send_all(source.kind, source.location, place, 0, settings.rows)
-    target, out = _empty_target(case, servers, folder, f"{case.name}-{name}-{number}")
+    target, out = _empty_target(case, servers, folder, name, number)
     stop = folder / "stop"
     options = {"case": "streams", "topic": place, "out": out, "stop": str(stop)}
     options["exactly once"] = "yes" if case.exactly_once else ""
@@ -154,15 +163,18 @@ def _run(
             servers.drop(target)
 
 
-def _empty_target(case: StreamCase, servers: Servers, folder: Path, label: str) -> tuple[Place, str]:
+def _empty_target(
+    case: StreamCase, servers: Servers, folder: Path, name: str, number: int
+) -> tuple[Place, str]:
     """Where rows go, and the topic, if it is one. A table in PostgreSQL is there before, for everyone."""
     if case.target == "kafka":
         broker = servers.server("kafka")
         return Place("kafka", broker.bootstrap), broker.create_topic("out", PARTITIONS)
     if case.target == "delta":
         return Place("delta", str(folder / "lake")), ""
-    place = servers.create("postgres", label)
-    servers.execute(place, POSTGRES_TABLE)
+    place = servers.create("postgres", f"{case.name}-{name}-{number}")
+    as_text = POSTGRES_TABLE.replace("timestamptz", "text")
+    servers.execute(place, as_text if name == REFERENCE else POSTGRES_TABLE)
     return place, ""
 
 
@@ -247,6 +259,7 @@ def _judged(run: Run, course: _Course, looking: Watch, began: float) -> Run:
         load_seconds=visible - began,
         total_seconds=visible - started,
         details=course.figures(run.details["first"]),
+        notes=(TEXT_NOTE,) if run.contestant == REFERENCE and isinstance(looking, PostgresWatch) else (),
     )
 
 

@@ -17,6 +17,7 @@ POSTGRES_TABLE = (
     "CREATE TABLE events (id bigint NOT NULL, customer text, product text, amount double precision,"
     " created_at timestamptz, sent_at bigint)"
 )
+TEXT_NOTE = "created_at arrived as text: it cannot write a time of JSON into a timestamptz"
 TICK_SECONDS = 0.005
 COMMIT_EVERY = 10_000  # messages, when RabbitMQ is filled
 

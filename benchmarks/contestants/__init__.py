@@ -45,6 +45,7 @@ _STREAMS = {
     "flow": "benchmarks.contestants.flow_streams:prepare",
     "spark-foreachbatch": "benchmarks.contestants.spark_streams:prepare",
     "pika": "benchmarks.contestants.pika_stream:prepare",
+    "reference": "benchmarks.contestants.reference_stream:prepare",
 }
 HOMES = {
     "copy": _COPY,

@@ -200,8 +200,9 @@ def test_every_contestant_of_every_case_has_a_name_and_a_program() -> None:
     for case in CHANGES.values():
         assert set(case.contestants) == set(HOMES[case.name])
     changing = {name for case in CHANGES.values() for name in case.contestants}
-    streaming = {name for case in STREAMS.values() for name in case.contestants}
-    assert copying | changing | streaming == set(CONTESTANTS)
+    following = {name for case in STREAMS.values() for name in case.contestants}
+    assert following == set(HOMES["streams"])
+    assert copying | changing | following == set(CONTESTANTS)
     assert set(CONTESTANTS) > APART
 
 
