@@ -108,6 +108,28 @@ def test_of_messages_in_a_queue_the_last_of_a_key_is_merged(
     assert rows_in(tmp_path, "SELECT id, name FROM events") == [(1, "v8")]
 
 
+def test_a_message_that_cannot_be_read_goes_to_the_dead_letter_exchange_of_its_queue(
+    rabbitmq: Any, tmp_path: Path
+) -> None:
+    dead = rabbitmq.create_queue("dead")
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
+    queue = rabbitmq.create_queue("events", arguments)
+    rabbitmq.publish(queue, [b'{"id": 1}', b"no JSON", b'{"id": 2}', b"no JSON"])
+    result = load(
+        stream(
+            source=RabbitMQConnection(name="rabbit", amqp_url=rabbitmq.url()),
+            source_query=queue,
+            target=lite(tmp_path),
+            target_table="events",
+            transform_on_error="dlq",
+            dlq_store="broker",
+        )
+    )
+    assert result.dead_letters == 2
+    assert rows_in(tmp_path, "SELECT id FROM events ORDER BY id") == [(1,), (2,)]
+    assert (rabbitmq.count(queue), rabbitmq.count(dead)) == (0, 2)
+
+
 def test_a_queue_into_two_targets_ends_when_the_one_that_is_there_has_all(
     rabbitmq: Any, rabbitmq_queue: str, tmp_path: Path
 ) -> None:

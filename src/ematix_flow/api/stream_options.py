@@ -354,6 +354,14 @@ def _dead_letters(
 ) -> DeadLetterSpec:
     if topic is not None and table is not None:
         raise DeclarationError("give dead_letter_topic= or dead_letter_table=, not both", where=where)
+    if store == "broker":
+        kinds = {known.kind for s in sources if (known := known_connection(s.connection)) is not None}
+        if kinds - {"rabbitmq"}:
+            raise DeclarationError(
+                "dlq_store='broker' is for RabbitMQ, whose queues have dead-letter exchanges", where=where
+            )
+        if topic is not None or table is not None:
+            raise DeclarationError("dlq_store='broker' names no topic and no table", where=where)
     if store == "topic" and topic is None:
         raise DeclarationError("dlq_store='topic' needs dead_letter_topic=", where=where)
     if topic is not None and store != "table":

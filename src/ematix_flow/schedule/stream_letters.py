@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 from ematix_flow.backends.dead_letters import open_for_stream
 from ematix_flow.engine.streams.batches import Unloadable
+from ematix_flow.engine.streams.decoding import ARRIVAL
+from ematix_flow.engine.streams.following import place_of_arrival
 from ematix_flow.graph.connections import resolve
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetterStore, Stage
@@ -43,11 +46,33 @@ class StreamLetters:
         )
 
 
+class BrokerLetters:
+    """What is handed back to the broker as refused: where it lies in the spool, until that is settled."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, set[int]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, letters: Sequence[Unloadable], batch: str) -> None:
+        with self._lock:
+            for letter in letters:
+                segment, row = place_of_arrival(str(letter.message[ARRIVAL]))
+                self._rows.setdefault(segment, set()).add(row)
+
+    def refused_in(self, segments: Iterable[int]) -> list[tuple[int, int]]:
+        """Segment and row of all that was refused in these, which are done with."""
+        with self._lock:
+            return [(segment, row) for segment in segments for row in sorted(self._rows.pop(segment, ()))]
+
+
 @contextmanager
-def open_letters(spec: StreamSpec) -> Iterator[StreamLetters | None]:
+def open_letters(spec: StreamSpec) -> Iterator[StreamLetters | BrokerLetters | None]:
     """The letters of a stream that puts some aside; None for one that does not."""
     if spec.on_error != "dlq":
         yield None
+        return
+    if spec.dead_letters.store == "broker":
+        yield BrokerLetters()
         return
     source = resolve(spec.sources[0].connection)
     with open_for_stream(spec, env=os.environ) as store:

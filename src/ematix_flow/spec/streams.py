@@ -23,7 +23,7 @@ from ematix_flow.spec.tables import TableSpec
 
 STREAM_MODES = ("append", "merge", "scd2")
 ERROR_POLICIES = ("fail", "drop", "dlq")
-DEAD_LETTER_STORES = ("auto", "topic", "table")
+DEAD_LETTER_STORES = ("auto", "topic", "table", "broker")
 DELIVERIES = ("auto", "at_least_once", "exactly_once")
 BROKERS = ("kafka", "rabbitmq", "pubsub", "kinesis")
 
@@ -160,7 +160,10 @@ _PLAIN = (
 
 @dataclass(frozen=True)
 class DeadLetterSpec:
-    """Where what cannot be loaded goes. ``auto`` takes the topic if one is named, else a table."""
+    """Where what cannot be loaded goes. ``auto`` takes the topic if one is named, else a table.
+
+    ``broker`` hands it back to the source as refused: RabbitMQ's dead-letter exchange.
+    """
 
     store: str = "auto"
     topic: str | None = None

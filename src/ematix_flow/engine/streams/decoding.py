@@ -29,7 +29,7 @@ ORIGIN = "origin"  # which of several sources a message is of
 ARRIVAL = "arrival"  # in which order messages came that have no positions; sorts as a text
 REASON = "_ematix_reason"
 ORDER = ("_ematix_partition", "_ematix_position", "_ematix_at")
-LETTER_DDL = f"{MESSAGE_DDL}, reason string, stage string"
+LETTER_DDL = f"{MESSAGE_DDL}, reason string, stage string, {ARRIVAL} string"
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,11 @@ def _bad_task(decoders: ByOrigin, table: TableSpec | None) -> tasks.ArrowFunctio
                     arrays = [own.column(name).take(where) for name in names]
                     arrays.append(pa.array([one.reason for one in decoded.bad], pa.string()))
                     arrays.append(pa.array([one.stage for one in decoded.bad], pa.string()))
-                    yield pa.RecordBatch.from_arrays(arrays, names=[*names, "reason", "stage"])
+                    spooled = ARRIVAL in own.schema.names
+                    arrays.append(
+                        own.column(ARRIVAL).take(where) if spooled else pa.nulls(len(where), pa.string())
+                    )
+                    yield pa.RecordBatch.from_arrays(arrays, names=[*names, "reason", "stage", ARRIVAL])
 
     return task
 

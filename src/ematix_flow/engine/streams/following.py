@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,14 @@ _WITH_ARRIVAL = [
 ] + [f"{_ARRIVED} AS {ARRIVAL}"]
 
 
+Refused = Callable[[Iterable[int]], list[tuple[int, int]]]
+
+
+def place_of_arrival(arrival: str) -> tuple[int, int]:
+    """The segment of a message and its row there."""
+    return int(arrival[:20]), int(arrival[-12:])
+
+
 class Followed(ABC):
     """One source of a stream, opened. ``rows_are_columns``: nothing is to be decoded."""
 
@@ -64,9 +72,6 @@ class Followed(ABC):
 
     def lag(self, after: str | None) -> Mapping[str, int]:
         return {}
-
-    def close(self) -> None:
-        return
 
 
 class SharedPositions:
@@ -122,10 +127,19 @@ class SharedSpool:
     IDLE_SECONDS = 2.0
 
     def __init__(
-        self, source: Received, reading: Reading, folder: Path, shares: int, remembered: str | None = None
+        self,
+        source: Received,
+        reading: Reading,
+        folder: Path,
+        shares: int,
+        remembered: str | None = None,
+        refused: Refused | None = None,
     ) -> None:
-        """``remembered`` is the last position in a ledger: a new spool goes on with what it says."""
-        self.source, self.reading = source, reading
+        """``remembered`` is the last position in a ledger: a new spool goes on with what it says.
+
+        ``refused`` says which messages of segments that are done the source is to take as refused.
+        """
+        self.source, self.reading, self._refused = source, reading, refused
         self._reached: dict[int, int] = dict.fromkeys(range(shares), 0)
         self._settled = 0
         self._lock = threading.Lock()
@@ -158,7 +172,7 @@ class SharedSpool:
             done = range(self._settled + 1, through + 1)
             self._settled = max(through, self._settled)
         if done:
-            self.spool.settle(done)
+            self.spool.settle(done, self._refused(done) if self._refused is not None else ())
 
     def share(self, number: int, columns: tuple[ColumnSpec, ...] | None) -> Followed:
         return _SpoolShare(self, number, columns)

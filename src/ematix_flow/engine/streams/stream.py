@@ -190,7 +190,12 @@ class Stream:
             spool = None
             if isinstance(source, Received):
                 spool = SharedSpool(
-                    source, self._reading(declared), self.place.spool(number), groups, self._remembered()
+                    source,
+                    self._reading(declared),
+                    self.place.spool(number),
+                    groups,
+                    self._remembered(),
+                    getattr(self.letters, "refused_in", None),
                 )
                 leaving.callback(spool.close)
             spools.append(spool)
