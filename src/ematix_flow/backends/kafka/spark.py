@@ -114,6 +114,8 @@ class KafkaSource(SparkStream):
         return {
             "groupIdPrefix": group_of(self._cluster.connection),
             "kafka.isolation.level": "read_committed",
+            # a task knows how far it reads: it need not wait half a second for more
+            "kafka.fetch.max.wait.ms": "20",
             **spark_options(self._cluster.connection),
             **reading.options,
             name: topics,
