@@ -99,12 +99,12 @@ def maria(mariadb: MySQLServer) -> Iterator[Database]:
 
 
 class TestSQLite:
-    @examples(600)
+    @examples(400)
     @given(scenarios(PLAIN, SQLITE_LACKS))
     def test_append_and_truncate(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
 
-    @examples(600)
+    @examples(400)
     @given(scenarios(("merge",), SQLITE_LACKS))
     def test_merge(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
@@ -114,7 +114,7 @@ class TestSQLite:
     def test_scd2_by_load_time(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
 
-    @examples(350)
+    @examples(200)
     @given(scenarios(("events",), SQLITE_LACKS))
     def test_scd2_by_event_time(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
@@ -132,12 +132,12 @@ class TestSQLite:
 
 
 class TestDuckDB:
-    @examples(1_300)
+    @examples(500)
     @given(scenarios(PLAIN))
     def test_append_and_truncate(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(350)
+    @examples(200)
     @given(scenarios(("merge",)))
     def test_merge(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
@@ -165,7 +165,7 @@ class TestDuckDB:
 
 
 class TestPostgres:
-    @examples(160)
+    @examples(110)
     @given(scenarios(EVERY))
     def test_every_strategy(self, pg: Database, scenario: Scenario) -> None:
         pg.check(scenario)
@@ -177,7 +177,7 @@ class TestPostgres:
 
 
 class TestMariaDB:
-    @examples(160)
+    @examples(110)
     @given(scenarios(EVERY, MARIADB_LACKS))
     def test_every_strategy(self, maria: Database, scenario: Scenario) -> None:
         maria.check(scenario)

@@ -169,6 +169,10 @@ class SparkStream(StreamSource):
     def frame(self, spark: SparkSession, reading: Reading) -> DataFrame:
         """A streaming frame: of `MESSAGE_DDL`, or of columns."""
 
+    def count(self, before: str, after: str) -> int | None:
+        """How many messages lie between two positions at most; None when that is not known."""
+        return None
+
     def sample(self, spark: SparkSession, reading: Reading, rows: int) -> DataFrame:
         """Up to ``rows`` of what is there, as a batch, to find out what payloads look like."""
         raise NotImplementedError

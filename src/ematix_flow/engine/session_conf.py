@@ -84,6 +84,8 @@ def session_conf(
         conf["spark.executor.extraJavaOptions"] = UTC_CLOCK
     if settings.is_local and not env.get("SPARK_LOCAL_DIRS"):
         conf["spark.local.dir"] = str(scratch / "local")
+    if settings.is_local:
+        conf["spark.python.daemon.module"] = "ematix_flow.engine.worker_daemon"
     if settings.is_local or _is_loopback(settings.master):
         conf |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     partitions = shuffle_partitions(settings)

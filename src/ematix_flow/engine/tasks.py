@@ -93,6 +93,13 @@ def read_splits(
     return numbers.mapInArrow(_read_task(list(splits), wanted), schema_ddl)
 
 
+def answers(rows: DataFrame | Sequence[pa.RecordBatch], task: ArrowFunction) -> list[str]:
+    """What a task answers for each partition of a frame; what is in this process already is one partition."""
+    if isinstance(rows, Sequence):
+        return [text for batch in task(rows) for text in batch.column(0).to_pylist()]
+    return [row["answer"] for row in rows.mapInArrow(task, ANSWER).collect()]
+
+
 def _copy_task(splits: list[Split], staging: Staging, table: TableSpec, progress: str) -> ArrowFunction:
     def task(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:

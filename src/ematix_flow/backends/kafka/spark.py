@@ -82,6 +82,10 @@ class KafkaSource(SparkStream):
         options["failOnDataLoss"] = "false"
         return spark.read.format("kafka").options(**options).load().selectExpr(*_COLUMNS).limit(rows)
 
+    def count(self, before: str, after: str) -> int | None:
+        began, ended = parse(before), parse(after)
+        return sum(ended[each] - began[each] for each in ended) if began.keys() == ended.keys() else None
+
     def committed(self, position: str) -> None:
         """Tell the group, for whoever watches its lag; never backwards. A failure is a warning."""
         try:

@@ -6,6 +6,7 @@ pandas, which costs every fresh worker about a second.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -68,15 +69,43 @@ class Bulk:
 @contextmanager
 def bulk(address: Address, **extra: str) -> Iterator[Bulk]:
     """Without a commit, nothing that was written stays."""
+    with _opened(address, address.conninfo(**extra)) as database:
+        yield from _connected(address, database)
+
+
+@contextmanager
+def bulk_for_staging(address: Address) -> Iterator[Bulk]:
+    """As `bulk`, for who needs PostgreSQL's own types only: the catalog of types is read once a process.
+
+    It takes longer to read than a small batch takes to write. No connection is kept.
+    """
+    conninfo = address.conninfo()
+    with _lock:
+        database = _known.get(conninfo)
+        if database is None:
+            database = _known[conninfo] = _opened(address, conninfo)
+            if len(_known) > _MOST_KNOWN:
+                _known.pop(next(iter(_known)))
+    yield from _connected(address, database)
+
+
+_MOST_KNOWN = 8
+_lock = threading.Lock()
+_known: dict[str, Any] = {}  # by address, with the credentials in it: another password is another entry
+
+
+def _opened(address: Address, conninfo: str) -> Any:
     try:
-        database = adbc_driver_postgresql.connect(address.conninfo(**extra))
+        return adbc_driver_postgresql.connect(conninfo)
     except BulkError as error:
         raise cannot_connect(address, error) from error
-    with database:
-        try:
-            connection = adbc_driver_manager.AdbcConnection(database)
-        except BulkError as error:
-            raise cannot_connect(address, error) from error
-        with connection:
-            connection.set_autocommit(False)
-            yield Bulk(connection)
+
+
+def _connected(address: Address, database: Any) -> Iterator[Bulk]:
+    try:
+        connection = adbc_driver_manager.AdbcConnection(database)
+    except BulkError as error:
+        raise cannot_connect(address, error) from error
+    with connection:
+        connection.set_autocommit(False)
+        yield Bulk(connection)

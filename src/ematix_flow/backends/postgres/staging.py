@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.backends.base import StagedPart
 from ematix_flow.backends.postgres.address import Address
-from ematix_flow.backends.postgres.bulk import BulkError, bulk
+from ematix_flow.backends.postgres.bulk import BulkError, bulk_for_staging
 from ematix_flow.backends.postgres.failures import target_failure
 from ematix_flow.spec.naming import part_number
 
@@ -40,7 +40,7 @@ class PostgresStaging:
         flow = _Flow(batches, part_number(part), self.schema)
         if flow.is_empty:
             return StagedPart(part, 0, 0)
-        with bulk(self.address) as connection:
+        with bulk_for_staging(self.address) as connection:
             try:
                 # after a crash of the server the table is empty anyway: waiting for its disk buys nothing
                 connection.execute("SET LOCAL synchronous_commit = off")

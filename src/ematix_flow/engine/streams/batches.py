@@ -28,6 +28,7 @@ from ematix_flow.engine.streams.decoding import (
     readable,
     unreadable,
 )
+from ematix_flow.engine.streams.few import Messages, few
 from ematix_flow.engine.streams.sinks import BatchName, Sink, TableSink
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed
 from ematix_flow.plan.streams import VIEW, StreamPlan, run_sql
@@ -102,16 +103,20 @@ class BatchLoader:
     def spec(self) -> StreamSpec:
         return self.plan.stream
 
-    def load(self, batch: BatchName, incoming: DataFrame, report: BatchReport) -> None:
-        """``incoming`` are messages, or rows with columns when there is no decoder."""
+    def load(
+        self, batch: BatchName, incoming: DataFrame, report: BatchReport, expected: int | None = None
+    ) -> None:
+        """``incoming`` are messages, or rows with columns when there is no decoder; of the first at most
+        ``expected``, where that is known.
+        """
         if not self.sinks:
             with self.world.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
                 self._all_bad(batch, incoming, report)
             return
         try:
             with self.world.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
-                incoming, seen = self._stage(batch, incoming, report)
-                if any(isinstance(sink, TableSink) for sink in self.sinks):
+                incoming, seen, counted = self._stage(batch, incoming, report, expected)
+                if counted:
                     self._account(batch, incoming, seen, report)
                 elif self.spec.on_error == "dlq":  # a batch that is sent is not looked at again
                     self._bad(batch, incoming, Counts(), report)
@@ -121,7 +126,7 @@ class BatchLoader:
                     applied = sink.commit(batch)
                 report.rows_written[sink.label] = applied.rows_inserted + applied.rows_updated
                 faults.point("stream.target_committed")
-            if not any(isinstance(sink, TableSink) for sink in self.sinks):
+            if not counted:
                 counts = seen()  # on their way
                 report.rows_read = counts.read
                 report.dropped += counts.bad if self.spec.on_error == "drop" else 0
@@ -136,26 +141,38 @@ class BatchLoader:
         if counts.bad:
             self._bad(batch, incoming, counts, report)
 
-    def _stage(self, batch: BatchName, incoming: DataFrame, report: BatchReport) -> tuple[DataFrame, Seen]:
+    def _stage(
+        self, batch: BatchName, incoming: DataFrame, report: BatchReport, expected: int | None
+    ) -> tuple[DataFrame, Seen, bool]:
+        """What is loaded, and its counts, which are known now, or else when it is sent."""
+        tables = any(isinstance(sink, TableSink) for sink in self.sinks)
         with report.timed("stage"):
             try:
                 with self.world.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
-                    return incoming, self._stage_all(batch, incoming)
+                    if self._is_direct():
+                        taken = few(incoming, expected)
+                        if taken is not None:
+                            return incoming, self._stage_directly(batch, taken), True
+                    return incoming, self._stage_all(batch, incoming), tables
             except FlowError as error:
                 if self.spec.on_error == "fail" or not _is_of_rows(error):
                     raise
                 incoming = self._without_unloadable(batch, incoming, report, error)
-                return incoming, self._stage_all(batch, incoming)
+                return incoming, self._stage_all(batch, incoming), tables
+
+    def _stage_directly(self, batch: BatchName, messages: DataFrame | Messages) -> Seen:
+        assert self.decoders is not None
+        lenient = self.spec.on_error != "fail"
+        counts = self.sinks[0].stage_messages(batch, messages, self.decoders, lenient=lenient)
+        return lambda: counts
 
     def _stage_all(self, batch: BatchName, incoming: DataFrame) -> Seen:
         if self.decoders is None:
             rows, seen = _counting(incoming)
             self._stage_frames(batch, rows)
             return seen
-        if len(self.sinks) == 1 and self._is_fused(self.sinks[0]):
-            lenient = self.spec.on_error != "fail"
-            counts = self.sinks[0].stage_messages(batch, incoming, self.decoders, lenient=lenient)
-            return lambda: counts
+        if self._is_direct() and isinstance(self.sinks[0], TableSink):
+            return self._stage_directly(batch, incoming)
         from pyspark.sql import functions as F
 
         assert self.plan.columns is not None
@@ -170,12 +187,14 @@ class BatchLoader:
         self._stage_frames(batch, decoded.where(F.col(REASON).isNull()).drop(REASON))
         return seen
 
-    def _is_fused(self, sink: Sink) -> bool:
+    def _is_direct(self) -> bool:
+        """Whether what a message decodes to is the one target's row, with nothing to compute between."""
         return (
-            isinstance(sink, TableSink)
+            self.decoders is not None
+            and len(self.sinks) == 1
             and self.spec.transform_sql is None
-            and sink.plan.projection is None
-            and not _last_wins(sink)
+            and self.sinks[0].plan.projection is None
+            and not _last_wins(self.sinks[0])
         )
 
     def _stage_frames(self, batch: BatchName, rows: DataFrame) -> None:
@@ -214,8 +233,7 @@ class BatchLoader:
         assert self.letters is not None and self.decoders is not None
         letters = self.letters
         with report.timed("dead letters"):
-            fused = len(self.sinks) == 1 and self._is_fused(self.sinks[0])
-            table = self.sinks[0].plan.table if fused else None
+            table = self.sinks[0].plan.table if self._is_direct() else None
 
             def put_aside(rows: Sequence[Mapping[str, Any]]) -> None:
                 letters.add([self._unloadable(row["stage"], row["reason"], row) for row in rows], batch.key)

@@ -18,6 +18,7 @@ from ematix_flow.backends.conform import conform
 from ematix_flow.backends.payloads.base import Bad, Decoded, Decoder
 from ematix_flow.backends.streams import MESSAGE_DDL, PARTITION, POSITION, TIMESTAMP, TOPIC
 from ematix_flow.engine import tasks
+from ematix_flow.engine.streams.few import Messages
 from ematix_flow.plan.spark_types import schema_ddl
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 
@@ -71,14 +72,14 @@ class ByOrigin:
 
 
 def stage_messages(
-    frame: DataFrame, decoders: ByOrigin, staging: Staging, table: TableSpec, *, lenient: bool
+    messages: DataFrame | Messages, decoders: ByOrigin, staging: Staging, table: TableSpec, *, lenient: bool
 ) -> tuple[tuple[StagedPart, ...], Counts]:
-    """Decode and write in the same task: the rows never enter Java.
+    """Decode and write in the same task: the rows never enter Java. A few are the driver's own task.
 
     ``lenient``: a row that the table refuses counts as bad; otherwise it stops the batch.
     """
-    answers = frame.mapInArrow(_stage_task(decoders, staging, table, lenient), tasks.ANSWER).collect()
-    told = [json.loads(row["answer"]) for row in answers]
+    task = _stage_task(decoders, staging, table, lenient)
+    told = [json.loads(answer) for answer in tasks.answers(messages, task)]
     for answer in told:
         if "error" in answer:
             raise tasks.error_of(answer)
@@ -101,6 +102,15 @@ def _stage_task(decoders: ByOrigin, staging: Staging, table: TableSpec, lenient:
         yield tasks.one_text(json.dumps(told))
 
     return task
+
+
+def decoded_here(
+    messages: Messages, decoders: ByOrigin, table: TableSpec, *, lenient: bool
+) -> tuple[list[pa.RecordBatch], Counts]:
+    """What a few messages hold, in this process."""
+    found = [Counts()]
+    rows = list(_rows(messages, decoders, table if lenient else None, table, found))
+    return rows, found[0]
 
 
 def _rows(

@@ -62,6 +62,10 @@ class Followed(ABC):
     def committed(self, before: str | None, after: str) -> None:
         """Every target holds everything up to ``after``."""
 
+    def count(self, before: str | None, after: str | None) -> int | None:
+        """How many messages a batch holds at most; None when that is not known."""
+        return None
+
     def check(self) -> None:
         """Raise what went wrong in the background."""
         return
@@ -109,6 +113,9 @@ class FollowedBySpark(Followed):
 
     def batch(self, frame: DataFrame, before: str | None, after: str | None) -> DataFrame | None:
         return frame
+
+    def count(self, before: str | None, after: str | None) -> int | None:
+        return self.source.count(before, after) if before is not None and after is not None else None
 
     def committed(self, before: str | None, after: str) -> None:
         self.shared.reached(self.share, after)
@@ -203,6 +210,15 @@ class _SpoolShare(Followed):
         assert isinstance(source, ReceivedFiles)
         named = [bytes(row["value"]).decode() for row in segments.select("value").collect()]
         return source.rows(spark, named, self.shared.reading, self.columns)
+
+    def count(self, before: str | None, after: str | None) -> int | None:
+        import pyarrow.parquet as pq
+
+        if self.rows_are_columns:
+            return None
+        spool = self.shared.spool
+        paths = spool.paths(segment_range(before, after, spool.id))
+        return sum(int(pq.read_metadata(path).num_rows) for path in paths)
 
     def committed(self, before: str | None, after: str) -> None:
         position = json.loads(after)

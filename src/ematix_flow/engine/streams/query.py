@@ -177,7 +177,7 @@ class StreamQuery:
                 joined(after),
                 joined(before) if any(before) else None,
             )
-            loader.load(name, incoming, report)
+            loader.load(name, incoming, report, self._expected(before, after))
         faults.point("stream.committed")
         with report.timed("commit"):
             for source, began, ended in zip(self.sources, before, after, strict=True):
@@ -193,6 +193,16 @@ class StreamQuery:
         if len(self.sources) == 1:
             return self.sources[0].batch(frame, before[0], after[0])
         return frame
+
+    def _expected(self, before: tuple[str | None, ...], after: tuple[str | None, ...]) -> int | None:
+        """How many messages the batch holds at most, when every source knows."""
+        total = 0
+        for source, began, ended in zip(self.sources, before, after, strict=True):
+            found = source.count(began, ended)
+            if found is None:
+                return None
+            total += found
+        return total
 
     def _lag(self, after: tuple[str | None, ...]) -> Mapping[str, int]:
         """Asked for now and then: a broker is not to be asked for every small batch."""

@@ -12,7 +12,7 @@ import logging
 import os
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,8 @@ from ematix_flow.backends.payloads.base import Encoder
 from ematix_flow.backends.streams import MessageTarget, Sender, Token, outgoing_schema
 from ematix_flow.engine import tasks
 from ematix_flow.engine.progress import watch
-from ematix_flow.engine.streams.decoding import ByOrigin, Counts, stage_messages
+from ematix_flow.engine.streams.decoding import ByOrigin, Counts, decoded_here, stage_messages
+from ematix_flow.engine.streams.few import Messages
 from ematix_flow.plan.streams import StreamTargetPlan
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.state.locks import hold_file_lock
@@ -75,7 +76,7 @@ class Sink(ABC):
 
     @abstractmethod
     def stage_messages(
-        self, batch: BatchName, messages: DataFrame, decoders: ByOrigin, *, lenient: bool
+        self, batch: BatchName, messages: DataFrame | Messages, decoders: ByOrigin, *, lenient: bool
     ) -> Counts:
         """Decode in the tasks that stage; ``lenient`` counts rows that the target refuses as bad."""
 
@@ -115,7 +116,7 @@ class TableSink(Sink):
         faults.point("staging.loaded")
 
     def stage_messages(
-        self, batch: BatchName, messages: DataFrame, decoders: ByOrigin, *, lenient: bool
+        self, batch: BatchName, messages: DataFrame | Messages, decoders: ByOrigin, *, lenient: bool
     ) -> Counts:
         staging = self._open(batch)
         self._parts, counts = stage_messages(messages, decoders, staging, self.table, lenient=lenient)
@@ -181,28 +182,28 @@ class MessageSink(Sink):
         self, plan: StreamTargetPlan, target: MessageTarget, sender: Sender, encoder: Encoder, once: bool
     ) -> None:
         self.plan, self.target, self.sender, self.encoder, self.once = plan, target, sender, encoder, once
-        self._rows: DataFrame | None = None
+        self._rows: DataFrame | Messages | None = None
 
     def stage_rows(self, batch: BatchName, rows: DataFrame) -> None:
         self._rows = rows
 
     def stage_messages(
-        self, batch: BatchName, messages: DataFrame, decoders: ByOrigin, *, lenient: bool
+        self, batch: BatchName, messages: DataFrame | Messages, decoders: ByOrigin, *, lenient: bool
     ) -> Counts:
-        raise NotImplementedError("messages are decoded before they are sent")
+        """Only a few are decoded here; many are, as rows of a frame, when they are sent."""
+        assert isinstance(messages, Sequence)
+        self._rows, counts = decoded_here(messages, decoders, self.plan.table, lenient=lenient)
+        return counts
 
     def commit(self, batch: BatchName) -> Applied:
         assert self._rows is not None
         token = Token(batch.pipeline, self.label, batch.key, batch.position) if self.once else None
         rows, self._rows = self._rows, None
-        if token is not None:
+        if token is not None and not isinstance(rows, Sequence):
             rows = rows.coalesce(1)  # one transaction
-        answers = rows.mapInArrow(
-            _send_task(self.plan, self.sender, self.encoder, token), tasks.ANSWER
-        ).collect()
         sent = read = 0
-        for row in answers:
-            answer = json.loads(row["answer"])
+        for text in tasks.answers(rows, _send_task(self.plan, self.sender, self.encoder, token)):
+            answer = json.loads(text)
             if "error" in answer:
                 raise tasks.error_of(answer)
             sent, read = sent + answer["sent"], read + answer["rows"]
