@@ -220,6 +220,35 @@ def test_a_kinesis_stream_whose_folder_is_lost_goes_on_where_the_ledger_ends(
     assert rows_in(tmp_path, "SELECT count(*), count(DISTINCT id) FROM events") == [(9, 9)]
 
 
+def test_a_stream_whose_topics_change_goes_on_in_each_where_it_stood(
+    kafka: KafkaServer, pg_database: str
+) -> None:
+    query(pg_database, "CREATE TABLE events (id bigint NOT NULL)")
+    first, second = kafka.create_topic("first", 1), kafka.create_topic("second", 1)
+
+    def loaded(topics: str) -> int:
+        return load(
+            stream(
+                source=kafka_connection(kafka),
+                source_query=topics,
+                target=warehouse(pg_database),
+                target_table=("public", "events"),
+            )
+        ).total_rows
+
+    produce(kafka, first, [{"id": n} for n in range(10)])
+    produce(kafka, second, [{"id": n} for n in range(100, 110)])
+    assert loaded(first) == 10
+    assert loaded(f"{first}, {second}") == 10
+    produce(kafka, first, [{"id": 10}])
+    produce(kafka, second, [{"id": 110}])
+    assert loaded(first) == 1  # the second is no longer asked for: that is no loss
+    assert loaded(second) == 1  # and goes on where it stood, as does the first
+    produce(kafka, first, [{"id": 11}])
+    assert loaded(f"{second},{first}") == 1
+    assert query(pg_database, "SELECT count(*), count(DISTINCT id) FROM events") == [(23, 23)]
+
+
 def test_two_topics_are_one_stream(kafka: KafkaServer, kafka_topic: str, tmp_path: Path) -> None:
     other = kafka.create_topic("other")
     followed = stream(

@@ -169,6 +169,20 @@ class SparkStream(StreamSource):
     def frame(self, spark: SparkSession, reading: Reading) -> DataFrame:
         """A streaming frame: of `MESSAGE_DDL`, or of columns."""
 
+    def goes_on(self, planned: str, remembered: str | None, reading: Reading) -> bool:
+        """Whether a checkpoint that has planned so far is of what is asked for now.
+
+        ``remembered`` is the last position in a ledger, which may know places that the checkpoint does not.
+        """
+        return True
+
+    def left_out(self, position: str, reading: Reading) -> str | None:
+        """The part of a position that is not asked for now, kept for when it is asked for again."""
+        return None
+
+    def with_left_out(self, position: str, left: str) -> str:
+        return position
+
     def count(self, before: str, after: str) -> int | None:
         """How many messages lie between two positions at most; None when that is not known."""
         return None
@@ -239,6 +253,13 @@ class Sender(Protocol):
 
     def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
         """How many were sent. With a token all or nothing, and 0 when the token is there already."""
+        ...
+
+    def kept(self) -> Sender:
+        """For one process that sends batch after batch: what it opens stays open. Not picklable.
+
+        After an error it is of no more use.
+        """
         ...
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
+    Consumer,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -32,14 +33,12 @@ _COORDINATOR = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
 )
+_UNSTABLE = (KafkaError.UNSTABLE_OFFSET_COMMIT,)
+_MOST_MEMBERS = 4
 
 
 class Unstable(SourceFailed):
     """A transaction that commits what was asked for is still open."""
-
-
-class _Passing(SourceFailed):
-    """A broker takes over the group, or has just begun: it answers soon."""
 
 
 class Cluster:
@@ -51,6 +50,8 @@ class Cluster:
         self._told = Told()
         self._client: AdminClient | None = None
         self._lock = threading.Lock()
+        self._members: dict[tuple[str, bool], Consumer] = {}
+        self._asked = threading.Lock()
 
     @property
     def admin(self) -> AdminClient:
@@ -115,42 +116,73 @@ class Cluster:
     def committed(
         self,
         group: str,
-        partitions: Iterable[Partition] | None = None,
+        partitions: Iterable[Partition],
         *,
         stable: bool = False,
         patience: float | None = None,
     ) -> dict[Partition, tuple[int, str]]:
-        """What a group has committed, there or everywhere: offset and metadata where there is one.
+        """What a group has committed there: offset and metadata where there is one.
 
         With ``stable`` a transaction that commits offsets of the group is waited for; Unstable when it
-        is still open after ``patience`` seconds.
+        is still open after ``patience`` seconds. Asked as a member would: the admin client of librdkafka
+        2.16 ends the process when a group's coordinator has moved.
         """
-        asked = None
-        if partitions is not None:
-            asked = [TopicPartition(topic, number) for topic, number in partitions]
-            if not asked:
-                return {}
-        deadline = time.monotonic() + (patience if patience is not None else self._seconds)
-        while True:
-            try:
-                return self._committed(group, asked, stable)
-            except (Unstable, _Passing):
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(0.05)
-
-    def _committed(
-        self, group: str, asked: list[TopicPartition] | None, stable: bool
-    ) -> dict[Partition, tuple[int, str]]:
+        asked = [TopicPartition(topic, number) for topic, number in partitions]
+        if not asked:
+            return {}
         doing = f"read the offsets of group {group!r}"
-        answers = self.admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, asked)], require_stable=stable, request_timeout=self._seconds
-        )
-        found = self.answer(answers[group], doing).topic_partitions
+        seconds = patience if patience is not None else self._seconds
+        deadline = time.monotonic() + seconds
+        with self._asking(group, stable) as member:
+            while True:
+                left = max(deadline - time.monotonic(), 0.1)
+                try:
+                    found = member.committed(asked, timeout=left)
+                    break
+                except KafkaException as error:
+                    said: KafkaError = error.args[0]
+                    waits = said.code() in _COORDINATOR or said.code() in _UNSTABLE
+                    if waits and time.monotonic() < deadline:
+                        time.sleep(0.05)
+                        continue
+                    if stable and said.code() in (*_UNSTABLE, KafkaError._TIMED_OUT) and self._answers():
+                        raise Unstable(f"cannot {doing}: a transaction is open") from error
+                    raise self._source_failure(doing, said) from error
         for each in found:
             if each.error is not None:
                 raise self._source_failure(doing, each.error)
         return {(p.topic, p.partition): (p.offset, p.metadata or "") for p in found if p.offset >= 0}
+
+    def _answers(self) -> bool:
+        """Whether the cluster is there at all; CannotConnect when it is not."""
+        return bool(self.metadata().brokers)
+
+    @contextmanager
+    def _asking(self, group: str, stable: bool) -> Iterator[Consumer]:
+        """A consumer that never joins; the last few stay open, for one question after another."""
+        level = "read_committed" if stable else "read_uncommitted"
+        with self._asked:
+            member = self._members.pop((group, stable), None)
+            if member is None:
+                settings = {
+                    **client_settings(self.connection),
+                    "group.id": group,
+                    "enable.auto.commit": False,
+                    "isolation.level": level,
+                    "error_cb": self._told,
+                }
+                try:
+                    member = Consumer(settings)
+                except (KafkaException, ValueError, TypeError) as error:
+                    raise not_usable(self.connection, error) from error
+            try:
+                yield member
+            except BaseException:
+                member.close()
+                raise
+            self._members[group, stable] = member
+            while len(self._members) > _MOST_MEMBERS:
+                self._members.pop(next(iter(self._members))).close()
 
     def answer(self, future: Future[Any], doing: str) -> Any:
         """What a broker answers; an error of ours when it refuses or does not."""
@@ -167,12 +199,7 @@ class Cluster:
             self.admin.poll(0)
             return cannot_connect(self.connection, self._told, self._seconds)
         failure = refused(self.connection, doing, error)
-        kind = SourceFailed
-        if error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT:
-            kind = Unstable
-        elif error.code() in _COORDINATOR:
-            kind = _Passing
-        return kind(failure.what, next_step=failure.next_step)
+        return SourceFailed(failure.what, next_step=failure.next_step)
 
 
 def by_topic(offsets: Mapping[Partition, T]) -> dict[str, dict[int, T]]:

@@ -111,16 +111,15 @@ def resolved(cluster: Cluster, reading: Reading) -> dict[Partition, int]:
 def _begins(cluster: Cluster, reading: Reading, group: StreamGroup | None = None) -> dict[Partition, int]:
     found = Topics(reading.query).found(cluster)
     partitions = [(topic, number) for topic, numbers in found.items() for number in numbers]
-    if reading.resume is not None:
-        return _held(cluster, reading, parse(reading.resume), partitions)
     group = group or StreamGroup(cluster, reading.pipeline)
-    committed = group.offsets(partitions)
-    if not committed:
-        return _unread(cluster, reading, partitions, group.name)
-    begun = {topic for topic, _ in committed}
+    known = parse(reading.resume) if reading.resume is not None else {}
+    begun = {topic for topic, _ in known}
+    known |= group.offsets([each for each in partitions if each[0] not in begun])
+    begun = {topic for topic, _ in known}
     new = [each for each in partitions if each[0] not in begun]  # of topics nobody has read yet
-    unread = _unread(cluster, reading, new, group.name)
-    return {**_held(cluster, reading, committed, partitions), **unread}
+    there = [each for each in partitions if each[0] in begun]
+    held = _held(cluster, reading, known, there) if known else {}
+    return {**held, **_unread(cluster, reading, new, group.name)}
 
 
 def _unread(
@@ -151,7 +150,7 @@ def _held(
 ) -> dict[Partition, int]:
     """Positions to go on from, every partition named; what the broker no longer has is data loss."""
     known = set(partitions)
-    gone = sorted(each for each in wanted if each not in known and _asked(reading, each[0]))
+    gone = sorted(each for each in wanted if each not in known and is_asked(reading, each[0]))
     lost = [f"{topic}/{number} is not there any more" for topic, number in gone]
     asked = {each: offset for each, offset in wanted.items() if each in known and offset >= 0}
     first, last = cluster.beginnings(asked), cluster.ends(asked, committed=False)
@@ -181,7 +180,7 @@ def data_lost(lost: list[str]) -> DataLost:
     )
 
 
-def _asked(reading: Reading, topic: str) -> bool:
+def is_asked(reading: Reading, topic: str) -> bool:
     """Whether the query still names the topic of a position; one that it dropped is no loss."""
     topics = Topics(reading.query)
     return re.fullmatch(reading.query.strip(), topic) is not None if topics.pattern else topic in topics.names

@@ -23,6 +23,8 @@ from ematix_flow.spec.connections.brokers import KafkaConnection
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ematix_flow.backends.kafka.transactions import SendingOnce
+
 _DELIVERY_MS = 120_000
 _AWAY = (
     KafkaError._TRANSPORT,
@@ -58,17 +60,46 @@ class KafkaSender:
 
     def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
         if token is not None:
-            from ematix_flow.backends.kafka.transactions import send_once
+            from ematix_flow.backends.kafka.transactions import SendingOnce
 
-            return send_once(self, batches, token)
-        outbox = Outbox(self.connection, self.topic, self.producer_settings())
+            return SendingOnce(self, token).send(batches, token)
+        outbox = self.outbox()
         sent = outbox.put_all(batches)
         outbox.confirm()
         return sent
 
+    def kept(self) -> KeptSender:
+        return KeptSender(self)
+
+    def outbox(self) -> Outbox:
+        return Outbox(self.connection, self.topic, self.producer_settings())
+
     def producer_settings(self) -> dict[str, Any]:
         settings = {**client_settings(self.connection, _PRODUCER), **self.options}
         return {**settings, "delivery.report.only.error": True}
+
+
+class KeptSender:
+    """Sends batch after batch by one producer: a new one waits half a second for its id."""
+
+    def __init__(self, sender: KafkaSender) -> None:
+        self._sender = sender
+        self._outbox: Outbox | None = None
+        self._once: SendingOnce | None = None
+
+    def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
+        if token is not None:
+            from ematix_flow.backends.kafka.transactions import SendingOnce
+
+            self._once = self._once or SendingOnce(self._sender, token)
+            return self._once.send(batches, token)
+        self._outbox = self._outbox or self._sender.outbox()
+        sent = self._outbox.put_all(batches)
+        self._outbox.confirm()
+        return sent
+
+    def kept(self) -> KeptSender:
+        return self
 
 
 class Outbox:

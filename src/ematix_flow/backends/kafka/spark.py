@@ -13,7 +13,7 @@ from ematix_flow.backends.kafka.cluster import Cluster
 from ematix_flow.backends.kafka.failures import words
 from ematix_flow.backends.kafka.groups import StreamGroup
 from ematix_flow.backends.kafka.losses import lost_data
-from ematix_flow.backends.kafka.positions import Topics, parse, starting, text
+from ematix_flow.backends.kafka.positions import Topics, is_asked, parse, starting, text
 from ematix_flow.backends.kafka.settings import group_of, spark_options
 from ematix_flow.backends.streams import Reading, SparkStream
 from ematix_flow.errors import FlowError, SourceFailed
@@ -81,6 +81,21 @@ class KafkaSource(SparkStream):
             options["endingOffsets"] = text(last)
         options["failOnDataLoss"] = "false"
         return spark.read.format("kafka").options(**options).load().selectExpr(*_COLUMNS).limit(rows)
+
+    def goes_on(self, planned: str, remembered: str | None, reading: Reading) -> bool:
+        """Not when a topic was taken out, or was read before and is back: Spark knows neither."""
+        known = {topic for topic, _ in parse(planned)}
+        before = {topic for topic, _ in parse(remembered)} if remembered is not None else set()
+        return all(is_asked(reading, topic) for topic in known) and not any(
+            is_asked(reading, topic) for topic in before - known
+        )
+
+    def left_out(self, position: str, reading: Reading) -> str | None:
+        left = {place: offset for place, offset in parse(position).items() if not is_asked(reading, place[0])}
+        return text(left) if left else None
+
+    def with_left_out(self, position: str, left: str) -> str:
+        return text({**parse(left), **parse(position)})
 
     def count(self, before: str, after: str) -> int | None:
         began, ended = parse(before), parse(after)

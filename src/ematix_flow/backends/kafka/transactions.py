@@ -14,7 +14,6 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +92,8 @@ def read_marker(cluster: Cluster, of: Token, patience: float | None = None) -> M
     A target that was moved to another topic has one in each: the batches count on, so the newest shows.
     """
     group = marker_group(of)
-    found = cluster.committed(group, stable=True, patience=patience)
+    places = [(topic, 0) for topic in cluster.topics()]
+    found = cluster.committed(group, places, stable=True, patience=patience)
     if not found:
         return None
     number, metadata = max(found.values())
@@ -108,30 +108,41 @@ def read_marker(cluster: Cluster, of: Token, patience: float | None = None) -> M
         ) from error
 
 
-def send_once(sender: KafkaSender, batches: Iterable[pa.RecordBatch], token: Token) -> int:
-    """All messages and the token, or nothing; 0 when the token is there already."""
-    transaction = _Transaction(sender, token)
-    outbox = transaction.outbox
-    transaction.begin()
-    last = read_marker(Cluster(sender.connection), token)
-    if last is not None and last.covers(token.batch_key):
-        return 0
-    outbox.producer.begin_transaction()
-    try:
-        sent = outbox.put_all(transaction.timed(batches))
-        outbox.confirm()
-        point("messages.produced")
-        transaction.mark(last.number + 1 if last else 1)
-    except TargetFailed as error:
-        told = transaction.told_fenced(transaction.abort() or outbox.fenced)
-        raise told or TargetFailed(error.what, state=_ABORTED, next_step=error.next_step) from error
-    except BaseException:
-        transaction.abort()
-        raise
-    point("messages.before_commit")
-    transaction.commit()
-    point("messages.after_commit")
-    return sent
+class SendingOnce:
+    """One producer and what it knows of its target: it fences whoever had its id before.
+
+    Whoever comes later fences this one. After an error it is of no more use.
+    """
+
+    def __init__(self, sender: KafkaSender, stream: Token) -> None:
+        self._transaction = _Transaction(sender, stream)
+        self._transaction.begin()
+        self._last = read_marker(Cluster(sender.connection), stream)
+
+    def send(self, batches: Iterable[pa.RecordBatch], token: Token) -> int:
+        """All messages and the token, or nothing; 0 when the token is there already."""
+        transaction, last = self._transaction, self._last
+        outbox = transaction.outbox
+        if last is not None and last.covers(token.batch_key):
+            return 0
+        transaction.open()
+        number = last.number + 1 if last else 1
+        try:
+            sent = outbox.put_all(transaction.timed(batches))
+            outbox.confirm()
+            point("messages.produced")
+            transaction.mark(number, token)
+        except TargetFailed as error:
+            told = transaction.told_fenced(transaction.abort() or outbox.fenced)
+            raise told or TargetFailed(error.what, state=_ABORTED, next_step=error.next_step) from error
+        except BaseException:
+            transaction.abort()
+            raise
+        point("messages.before_commit")
+        transaction.commit()
+        self._last = Marker(number, token.batch_key, token.position)
+        point("messages.after_commit")
+        return sent
 
 
 class _Transaction:
@@ -146,11 +157,16 @@ class _Transaction:
         self.outbox = Outbox(sender.connection, sender.topic, settings)
         self._token, self._producer = token, self.outbox.producer
         self._allowed = int(settings["transaction.timeout.ms"]) / 1000
+        self._member: Consumer | None = None
         self._opened: float | None = None  # when the broker began to count at the earliest
 
     def begin(self) -> None:
         """Fence whoever had the id before; what it left open is aborted."""
         self.step("begin", self._producer.init_transactions)
+
+    def open(self) -> None:
+        self._opened = None
+        self._producer.begin_transaction()
 
     def timed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -158,18 +174,18 @@ class _Transaction:
                 self._opened = time.monotonic()
             yield batch
 
-    def mark(self, number: int) -> None:
+    def mark(self, number: int, token: Token) -> None:
         """The token, which counts batches."""
-        token = self._token
         place = TopicPartition(self.outbox.topic, 0, number, _metadata(token))
         group = marker_group(token)
-        with closing(_member(self.outbox.connection, group)) as member:
-            about = member.consumer_group_metadata()
+        if self._member is None:
+            self._member = _member(self.outbox.connection, group)
+        about = self._member.consumer_group_metadata()
 
-            def send(timeout: float) -> None:
-                self._producer.send_offsets_to_transaction([place], about, timeout)
+        def send(timeout: float) -> None:
+            self._producer.send_offsets_to_transaction([place], about, timeout)
 
-            self.step(f"commit offsets of group {group!r}", send)
+        self.step(f"commit offsets of group {group!r}", send)
 
     def commit(self) -> None:
         self.step("commit", self._producer.commit_transaction)

@@ -44,6 +44,9 @@ class KinesisSender:
     partition_key_prefix: str = ""
     patience: float = 60.0
 
+    def kept(self) -> KinesisSender:
+        return self  # each batch connects anew
+
     def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
         sent = 0
         client = shared_client(self.connection, attempts=ATTEMPTS)

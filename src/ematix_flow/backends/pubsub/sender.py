@@ -45,6 +45,9 @@ class PubSubSender:
     ordered: bool = True
     patience: float = 60.0
 
+    def kept(self) -> PubSubSender:
+        return self  # each batch connects anew
+
     def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
         sent = 0
         with publisher(self.connection) as client, ThreadPoolExecutor(AT_ONCE) as pool:

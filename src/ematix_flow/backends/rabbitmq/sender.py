@@ -75,6 +75,9 @@ class RabbitMQSender:
     place: str
     content_type: str | None = None
 
+    def kept(self) -> RabbitMQSender:
+        return self  # each batch connects anew
+
     def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
         place = place_of(self.place)
         sending = _Sending(self, place, _outgoing(batches, place, token))

@@ -6,6 +6,7 @@ Spark writes a batch's positions before the batch runs and its commit after it. 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,17 @@ class Checkpoint:
             else ()
         )
 
+    def last_planned(self) -> tuple[str | None, ...]:
+        """Where each source stands after the newest batch that was planned, be it done or not."""
+        return self.positions(max(_numbered(self.folder / "offsets")))
+
     def last_committed(self) -> int | None:
         """The newest batch of which Spark knows that it is done."""
         return max(_numbered(self.folder / "commits"), default=None)
+
+    def put_aside(self) -> None:
+        """Out of Spark's sight, and nowhere lost; the next start makes a new one."""
+        self.folder.rename(self.folder.with_name(f".{self.folder.name}.{uuid.uuid4().hex}"))
 
     def _damaged(self, name: str) -> EngineError:
         return EngineError(

@@ -62,6 +62,10 @@ class Followed(ABC):
     def committed(self, before: str | None, after: str) -> None:
         """Every target holds everything up to ``after``."""
 
+    def noted(self, position: str | None) -> str | None:
+        """A position as ledgers remember it."""
+        return position
+
     def count(self, before: str | None, after: str | None) -> int | None:
         """How many messages a batch holds at most; None when that is not known."""
         return None
@@ -103,9 +107,13 @@ class SharedPositions:
 class FollowedBySpark(Followed):
     """Kafka and Delta: Spark knows the positions."""
 
-    def __init__(self, shared: SharedPositions, share: int, reading: Reading) -> None:
+    def __init__(
+        self, shared: SharedPositions, share: int, reading: Reading, left: str | None = None
+    ) -> None:
+        """``left`` are positions of what is not asked for now, remembered along with each new one."""
         assert isinstance(shared.source, SparkStream)
         self.shared, self.share, self.source, self.reading = shared, share, shared.source, reading
+        self.left = left
         self.rows_are_columns = self.source.kind_of_rows == "columns"
 
     def frame(self, spark: SparkSession) -> DataFrame:
@@ -113,6 +121,11 @@ class FollowedBySpark(Followed):
 
     def batch(self, frame: DataFrame, before: str | None, after: str | None) -> DataFrame | None:
         return frame
+
+    def noted(self, position: str | None) -> str | None:
+        if position is None or self.left is None:
+            return position
+        return self.source.with_left_out(position, self.left)
 
     def count(self, before: str | None, after: str | None) -> int | None:
         return self.source.count(before, after) if before is not None and after is not None else None

@@ -174,8 +174,8 @@ class StreamQuery:
                 loader.spec.name,
                 self.checkpoint.query_id(),
                 number,
-                joined(after),
-                joined(before) if any(before) else None,
+                joined(self._noted(after)),
+                joined(self._noted(before)) if any(before) else None,
             )
             loader.load(name, incoming, report, self._expected(before, after))
         faults.point("stream.committed")
@@ -186,6 +186,9 @@ class StreamQuery:
         faults.point("stream.acknowledged")
         self._done = number
         self._report(replace(report, lag=self._lag(after)))
+
+    def _noted(self, positions: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        return tuple(s.noted(position) for s, position in zip(self.sources, positions, strict=True))
 
     def _incoming(
         self, frame: DataFrame, before: tuple[str | None, ...], after: tuple[str | None, ...]

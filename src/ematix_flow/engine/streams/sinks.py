@@ -183,6 +183,7 @@ class MessageSink(Sink):
     ) -> None:
         self.plan, self.target, self.sender, self.encoder, self.once = plan, target, sender, encoder, once
         self._rows: DataFrame | Messages | None = None
+        self._kept: Sender | None = None  # of this process, while batches are small
 
     def stage_rows(self, batch: BatchName, rows: DataFrame) -> None:
         self._rows = rows
@@ -199,14 +200,20 @@ class MessageSink(Sink):
         assert self._rows is not None
         token = Token(batch.pipeline, self.label, batch.key, batch.position) if self.once else None
         rows, self._rows = self._rows, None
-        if token is not None and not isinstance(rows, Sequence):
-            rows = rows.coalesce(1)  # one transaction
+        sender, self._kept = self._kept, None
+        if isinstance(rows, Sequence):
+            sender = sender or self.sender.kept()
+        else:
+            sender = self.sender
+            rows = rows if token is None else rows.coalesce(1)  # one transaction
         sent = read = 0
-        for text in tasks.answers(rows, _send_task(self.plan, self.sender, self.encoder, token)):
+        for text in tasks.answers(rows, _send_task(self.plan, sender, self.encoder, token)):
             answer = json.loads(text)
             if "error" in answer:
                 raise tasks.error_of(answer)
             sent, read = sent + answer["sent"], read + answer["rows"]
+        if sender is not self.sender:
+            self._kept = sender
         faults.point("stream.sent")
         return Applied(
             rows_in=read, rows_inserted=sent, duplicate=token is not None and read > 0 and sent == 0

@@ -318,7 +318,7 @@ class _Part:
     def _follow(self) -> list[Followed]:
         stream = self.stream
         self._leave_stale()
-        resume = self._resume() if self.checkpoint.is_new else (None,) * len(stream.sources)
+        resume = self._resume() if self.checkpoint.is_new else self._after_other_places()
         if resume[0] is not None and self._goes_on_by_checkpoint(resume[0]):
             shutil.rmtree(self.checkpoint.folder, ignore_errors=True)
             self.checkpoint.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -332,8 +332,42 @@ class _Part:
                 followed.append(spool.share(self.number, self.plan.columns))
             else:
                 reading = stream._reading(declared, position)
-                followed.append(FollowedBySpark(shared, self.number, reading))
+                followed.append(FollowedBySpark(shared, self.number, reading, self._left_out(len(followed))))
         return followed
+
+    def _after_other_places(self) -> tuple[str | None, ...]:
+        """When other topics are asked for than the checkpoint has: leave it, and go on where they stood."""
+        stream = self.stream
+        planned, remembered = self.checkpoint.last_planned(), self._remembered()
+        if len(planned) != len(stream.sources):
+            raise Unsupported(
+                f"stream {stream.spec.name!r} had {len(planned)} sources and has {len(stream.sources)} now: "
+                "which of its positions is whose cannot be told",
+                state="nothing was read",
+                next_step="declare the sources as before, or give the stream another name, which begins anew",
+            )
+        if all(
+            not isinstance(source, SparkStream)
+            or known is None
+            or source.goes_on(known, told, stream._reading(declared))
+            for source, declared, known, told in zip(
+                stream.sources, stream.spec.sources, planned, remembered, strict=True
+            )
+        ):
+            return (None,) * len(stream.sources)
+        if not any(remembered):
+            done = self.checkpoint.last_committed()
+            remembered = self.checkpoint.positions(done) if done is not None else remembered
+        self.checkpoint.put_aside()
+        stream.note("source_query asks for other topics than before: each goes on where it stood")
+        return remembered
+
+    def _left_out(self, place: int) -> str | None:
+        """Of what the ledger remembers of a source, that which is not asked for now."""
+        source, told = self.stream.sources[place], self._remembered()[place]
+        if not isinstance(source, SparkStream) or told is None:
+            return None
+        return source.left_out(told, self.stream._reading(self.stream.spec.sources[place]))
 
     def _goes_on_by_checkpoint(self, position: str) -> bool:
         """Whether a lost checkpoint is written anew: Delta and spools take positions from nowhere else."""
@@ -353,28 +387,35 @@ class _Part:
         for target in self.group:
             newest = self._newest(target)
             if newest is not None and not newest.startswith(own):
-                aside = self.checkpoint.folder.with_name(f".{self.checkpoint.folder.name}.{uuid.uuid4().hex}")
-                self.checkpoint.folder.rename(aside)
+                self.checkpoint.put_aside()
                 self.stream.note(
                     f"the checkpoint is older than the ledger of {target.label}: it is put aside"
                 )
                 return
 
     def _resume(self) -> tuple[str | None, ...]:
-        """Without a checkpoint the targets know how far they are; those that keep no ledger do not count."""
-        sources = len(self.stream.spec.sources)
-        found = [self.position(target) for target in self.group if self._remembers(target)]
-        positions = [position for position in found if position is not None]
-        if not positions:
-            return (None,) * sources
+        """Without a checkpoint the targets know how far they are."""
+        found = self._positions()
         if len(set(found)) > 1:
             self.stream.note(
                 "the checkpoint is gone, and the targets are not equally far: what some of them already hold "
                 "may come to them again"
             )
-        if len(positions) < len(found):  # one has nothing yet: all begin anew
+        remembered = self._remembered()
+        if any(remembered):
+            self.stream.note("there is no checkpoint: going on where the ledger of the target ends")
+        return remembered
+
+    def _positions(self) -> list[str | None]:
+        """The last position of each target; those that keep no ledger do not count."""
+        return [self.position(target) for target in self.group if self._remembers(target)]
+
+    def _remembered(self) -> tuple[str | None, ...]:
+        """Where each source stood by the ledgers of all targets; all None when one has nothing yet."""
+        sources, found = len(self.stream.spec.sources), self._positions()
+        positions = [position for position in found if position is not None]
+        if not positions or len(positions) < len(found):
             return (None,) * sources
-        self.stream.note("there is no checkpoint: going on where the ledger of the target ends")
         return separate(least(positions), sources)
 
     def _remembers(self, target: StreamTargetSpec) -> bool:
