@@ -14,6 +14,7 @@ from ematix_flow.api import options
 from ematix_flow.api.tables import table_spec
 from ematix_flow.api.target import Target, check_files_of, known_connection, names, pairs
 from ematix_flow.errors import DeclarationError, FlowError, did_you_mean
+from ematix_flow.plan.message_parts import check_read_parts, check_sent_parts
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import ConnectionRef, FileOptions
 from ematix_flow.spec.streams import (
@@ -149,7 +150,7 @@ def build_stream(
     labels = [target.label for target in built]
     if len(set(labels)) != len(labels):
         raise DeclarationError(f"two targets of one pipeline are the same: {', '.join(labels)}", where=where)
-    return StreamSpec(
+    spec = StreamSpec(
         name=name,
         sources=read,
         targets=built,
@@ -169,6 +170,14 @@ def build_stream(
         description=description,
         where=where,
     )
+    check_read_parts(spec, [_kind(source.connection) for source in read])
+    return spec
+
+
+def _kind(reference: ConnectionRef) -> str | None:
+    """The kind of a connection, where it is known now."""
+    known = known_connection(reference)
+    return known.kind if known is not None else None
 
 
 def _source(source: Source, where: SourceLocation | None) -> StreamSourceSpec:
@@ -279,8 +288,7 @@ def _check_place(spec: StreamTargetSpec, where: SourceLocation | None) -> None:
         )
         if value is not None
     }
-    connection = known_connection(spec.connection)
-    kind = connection.kind if connection is not None else None
+    kind = _kind(spec.connection)
     wanted = _PLACES.get(kind or "", _TABLE if kind else ())
     files = kind in ("object_store_local", "object_store_s3")
     fits = set(given) <= ({*wanted, "table"} if files else set(wanted)) if kind else True
@@ -300,6 +308,7 @@ def _check_place(spec: StreamTargetSpec, where: SourceLocation | None) -> None:
         for option in ("message_key_column", "headers_column", "partition_column"):
             if getattr(spec, option) is not None:
                 raise DeclarationError(f"{option}= is for brokers, and {spec.label} is none", where=where)
+    check_sent_parts(spec, kind, where)
 
 
 def _table(

@@ -22,6 +22,7 @@ from ematix_flow.graph.connections import resolve_for_use
 from ematix_flow.plan.definition import Choice
 from ematix_flow.plan.drift import judge_drift
 from ematix_flow.plan.matching import keeping_marks, resolve_matching
+from ematix_flow.plan.message_parts import VIEW, check_read_parts, check_sent_parts
 from ematix_flow.plan.spark_types import columns_of_frame, schema_ddl
 from ematix_flow.plan.world import World
 from ematix_flow.spec.connections import Connection
@@ -35,7 +36,6 @@ from ematix_flow.strategies.projection import build_projection, needs_projection
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-VIEW = "source"  # the name under which transform_sql finds the stream
 _EXACT = ("kafka", "kinesis", "delta_local", "delta_s3", "object_store_local", "object_store_s3")
 _OURS = (LOADED_AT, BATCH_ID)
 
@@ -140,6 +140,13 @@ def stream_source(world: World, source: StreamSourceSpec) -> StreamSource:
             next_step="a stream follows kafka, rabbitmq, pubsub, kinesis, object stores and Delta tables",
         )
     return found
+
+
+def check_parts(spec: StreamSpec, world: World) -> None:
+    """Refuse what a broker does not have beside a payload, now that all connections are known."""
+    check_read_parts(spec, [world.backend(source.connection).kind for source in spec.sources])
+    for target in spec.targets:
+        check_sent_parts(target, world.backend(target.connection).kind, spec.where)
 
 
 def payload_of(world: World, source: StreamSourceSpec) -> Payload:

@@ -37,6 +37,7 @@ from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.streams import (
     StreamPlan,
     StreamTargetPlan,
+    check_parts,
     known_columns,
     payload_of,
     plan_targets,
@@ -94,6 +95,7 @@ class Stream:
     def _plan(self, with_targets: bool = True) -> StreamPlan:
         """Without targets: each that may fail alone is planned by itself."""
         spec = self.spec
+        check_parts(spec, self.world)
         for source, declared in zip(self.sources, spec.sources, strict=True):
             source.check(self._reading(declared))
         payloads = tuple(
