@@ -12,7 +12,7 @@ import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ematix_flow.errors import FlowError
 from ematix_flow.spec.pipelines import FileOptions
@@ -21,6 +21,8 @@ from ematix_flow.spec.tables import ColumnSpec
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+LagUnit = Literal["messages", "milliseconds"]
 
 # The columns in which messages of every source travel.
 VALUE, KEY, TOPIC, PARTITION, POSITION, TIMESTAMP, HEADERS = (
@@ -100,7 +102,7 @@ class Receiver(ABC):
     """
 
     acknowledges: bool = True  # False: positions are in `progress`, and nothing comes again by itself
-    lag_unit: str = "messages"  # what `lag` counts: "messages", or "milliseconds" behind the newest
+    lag_unit: LagUnit = "messages"  # what `lag` counts; milliseconds are those behind the newest message
     flags_redelivery: bool = False  # True: a message that is not marked ``redelivered`` never came before
     generation: int = 0  # another number whenever all receipts given before have become void
 
@@ -137,7 +139,7 @@ class Receiver(ABC):
         return None
 
     def lag(self) -> Mapping[str, int]:
-        """How much waits in each partition, in `lag_unit`, as far as the source tells."""
+        """How much waits in each ``topic/partition``, in `lag_unit`, as far as the source tells."""
         return {}
 
     @abstractmethod

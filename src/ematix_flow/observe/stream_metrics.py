@@ -48,7 +48,7 @@ class _Pipeline:
     restarts: int = 0
     error: str | None = None
     targets: set[str] = field(default_factory=set)
-    partitions: set[tuple[str, str]] = field(default_factory=set)
+    partitions: set[tuple[Gauge, str, str]] = field(default_factory=set)  # whose lag is shown
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,13 @@ class StreamMetrics:
             buckets=_SECONDS,
         )
         self._lag = self._gauge("lag", "Messages that wait.", "pipeline", "topic", "partition")
+        self._lag_seconds = self._gauge(
+            "lag_seconds",
+            "How far behind the newest message, of sources that tell it in time.",
+            "pipeline",
+            "topic",
+            "partition",
+        )
         self._watermark = self._gauge(
             "watermark_lag_seconds", "How far the watermark is behind the clock.", "pipeline"
         )
@@ -149,8 +156,13 @@ class StreamMetrics:
         with self._lock:
             self._known(pipeline)[1].attempt = self._monotonic()
 
-    def lag(self, pipeline: str, waiting: Mapping[str, int]) -> None:
-        """How many messages wait, by ``topic/partition``. What is not named any more is forgotten."""
+    def lag(self, pipeline: str, waiting: Mapping[str, int], unit: str = "messages") -> None:
+        """How much waits, by ``topic/partition``: messages, or ``milliseconds`` behind the newest.
+
+        What is not named any more is forgotten. Times that share a label are not added: the longest counts.
+        """
+        timed = unit == "milliseconds"
+        gauge, per = (self._lag_seconds, 1000) if timed else (self._lag, 1)
         with self._lock:
             name, known = self._known(pipeline)
             found: dict[tuple[str, str], int] = {}
@@ -159,12 +171,13 @@ class StreamMetrics:
                 label = (_label(topic or place), _label(partition if topic else ""))
                 if len(found) >= MOST_PARTITIONS and label not in found:
                     label = (OTHER, OTHER)
-                found[label] = found.get(label, 0) + _count(waiting[place])
-            for label in known.partitions - found.keys():
-                self._lag.remove(name, *label)
-            known.partitions = set(found)
-            for label, messages in found.items():
-                self._lag.labels(name, *label).set(messages)
+                before, here = found.get(label, 0), _count(waiting[place])
+                found[label] = max(before, here) if timed else before + here
+            for old, topic, partition in known.partitions - {(gauge, *label) for label in found}:
+                old.remove(name, topic, partition)
+            known.partitions = {(gauge, *label) for label in found}
+            for label, much in found.items():
+                gauge.labels(name, *label).set(much / per)
 
     def watermark_lag(self, pipeline: str, seconds: float) -> None:
         if math.isfinite(seconds):

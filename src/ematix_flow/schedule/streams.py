@@ -272,10 +272,11 @@ class _Run:
             dropped=batch.dropped,
         )
         self.metrics.batch(name, batch.rows_read, batch.rows_written, batch.seconds)
-        self.metrics.lag(name, batch.lag)
+        self.metrics.lag(name, batch.lag, batch.lag_unit)
         for stage, count in batch.dead_letters.items():
             self.metrics.dead_letter(name, stage, count)
-        self.watch.batch(name, batch.number, batch.rows_read, written, sum(batch.seconds.values()), batch.lag)
+        seconds = sum(batch.seconds.values())
+        self.watch.batch(name, batch.number, batch.rows_read, written, seconds, batch.lag, batch.lag_unit)
         if letters:
             self.watch.dead_letters(name, letters)
 

@@ -6,7 +6,7 @@ import datetime as dt
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -352,6 +352,19 @@ def test_a_source_that_cannot_tell_is_drained_when_nothing_comes(tmp_path: Path)
     spool.turn(timeout=0)
     assert not spool.drained(60)
     assert spool.drained(0)
+    spool.close()
+
+
+def test_lag_is_told_in_the_unit_of_its_source(tmp_path: Path) -> None:
+    class Timed(BrokerReceiver):
+        lag_unit = "milliseconds"
+
+        def lag(self) -> Mapping[str, int]:
+            return {"s/0": 1200}
+
+    spool = driven(tmp_path, Timed(Broker()))
+    spool.turn(timeout=0)
+    assert (spool.lag(), spool.lag_unit) == ({"s/0": 1200}, "milliseconds")
     spool.close()
 
 

@@ -94,6 +94,19 @@ def test_lag_is_by_partition_and_forgets_those_that_are_gone(metrics: StreamMetr
     assert value(metrics, "lag", pipeline="orders", topic="a/b", partition="1") is None
 
 
+def test_lag_that_a_source_tells_as_time_is_not_shown_as_messages(metrics: StreamMetrics) -> None:
+    metrics.lag("orders", {"events/shard-0": 2500, "events/shard-1": 0}, "milliseconds")
+    assert value(metrics, "lag_seconds", pipeline="orders", topic="events", partition="shard-0") == 2.5
+    assert value(metrics, "lag_seconds", pipeline="orders", topic="events", partition="shard-1") == 0
+    assert value(metrics, "lag", pipeline="orders", topic="events", partition="shard-0") is None
+    metrics.lag("orders", {"events/shard-0": 3})
+    assert value(metrics, "lag_seconds", pipeline="orders", topic="events", partition="shard-0") is None
+    assert value(metrics, "lag", pipeline="orders", topic="events", partition="shard-0") == 3
+    metrics.lag("late", {f"topic/{n:05}": n for n in range(MOST_PARTITIONS + 4)}, "milliseconds")
+    longest = (MOST_PARTITIONS + 3) / 1000
+    assert value(metrics, "lag_seconds", pipeline="late", topic="other", partition="other") == longest
+
+
 def test_the_other_numbers_are_counted(metrics: StreamMetrics) -> None:
     metrics.dead_letter("orders", "decode", 3)
     metrics.skipped("orders", 2)

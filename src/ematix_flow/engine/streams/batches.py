@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ematix_flow import faults
 from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.backends.streams import LagUnit
 from ematix_flow.engine.streams.decoding import (
     ORDER,
     ORIGIN,
@@ -74,6 +75,7 @@ class BatchReport:
     empty: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     lag: Mapping[str, int] = field(default_factory=dict)
+    lag_unit: LagUnit = "messages"
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:

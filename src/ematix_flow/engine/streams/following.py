@@ -13,6 +13,7 @@ from ematix_flow.backends.spool import Spool
 from ematix_flow.backends.streams import (
     MESSAGE_DDL,
     POSITION,
+    LagUnit,
     Reading,
     Received,
     ReceivedFiles,
@@ -71,7 +72,12 @@ class Followed(ABC):
         return None
 
     def lag(self, after: str | None) -> Mapping[str, int]:
+        """How much waits in each ``topic/partition``, in `lag_unit`."""
         return {}
+
+    @property
+    def lag_unit(self) -> LagUnit:
+        return "messages"
 
 
 class SharedPositions:
@@ -221,3 +227,7 @@ class _SpoolShare(Followed):
 
     def lag(self, after: str | None) -> Mapping[str, int]:
         return self.shared.spool.lag()
+
+    @property
+    def lag_unit(self) -> LagUnit:
+        return self.shared.spool.lag_unit

@@ -185,7 +185,8 @@ class StreamQuery:
                     source.committed(began, ended)
         faults.point("stream.acknowledged")
         self._done = number
-        self._report(replace(report, lag=self._lag(after)))
+        # several sources are of one kind
+        self._report(replace(report, lag=self._lag(after), lag_unit=self.sources[0].lag_unit))
 
     def _incoming(
         self, frame: DataFrame, before: tuple[str | None, ...], after: tuple[str | None, ...]
