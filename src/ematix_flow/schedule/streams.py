@@ -255,6 +255,7 @@ class _Run:
                 report=self._report,
                 note=self.watch.note,
                 alive=lambda: self.metrics.idle(self.spec.name),
+                failing=self._failing,
                 stop=self.running._stop,
             )
             self.watch.started(self.spec.name, "")
@@ -279,6 +280,12 @@ class _Run:
         self.watch.batch(name, batch.number, batch.rows_read, written, seconds, batch.lag, batch.lag_unit)
         if letters:
             self.watch.dead_letters(name, letters)
+
+    def _failing(self, target: str, error: FlowError | None) -> None:
+        if error is None:
+            self.metrics.target_recovered(self.spec.name, target)
+        else:
+            self.metrics.target_failed(self.spec.name, target, error)
 
     def _restarting(self, restart: Restart) -> None:
         self.running._add(restarts=1)

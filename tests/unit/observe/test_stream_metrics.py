@@ -189,7 +189,42 @@ def test_health_tells_how_each_pipeline_is(
         "last_attempt_seconds_ago": 7.0,
         "restarts": 1,
         "last_error": "CannotConnect: no route to amqp://ann:***@mq",
+        "failing_targets": {},
     }
+
+
+def test_a_target_that_fails_alone_degrades_its_pipeline_until_it_is_back(
+    metrics: StreamMetrics, server: StreamServer, clock: Clock
+) -> None:
+    metrics.state("orders", "running")
+    metrics.target_failed("orders", "dw:a", CannotConnect("no route to amqp://ann:hunter22@mq"))
+    clock.now += 4
+    metrics.target_failed("orders", "dw:a", CannotConnect("still none to amqp://ann:hunter22@mq"))
+    status, told = asked(server, "/health")
+    assert (status, told["status"], told["pipelines"]["orders"]["state"]) == (200, "degraded", "running")
+    assert told["pipelines"]["orders"]["failing_targets"] == {
+        "dw:a": {"since_seconds": 4.0, "last_error": "CannotConnect: still none to amqp://ann:***@mq"}
+    }
+    status, told = asked(server, "/ready")
+    assert (status, told["status"]) == (200, "ready")
+    metrics.target_recovered("orders", "dw:b")
+    assert asked(server, "/health")[1]["status"] == "degraded"
+    metrics.target_recovered("orders", "dw:a")
+    assert asked(server, "/health")[1]["status"] == "ok"
+
+
+def test_what_failed_before_a_restart_is_not_said_of_the_new_start(metrics: StreamMetrics) -> None:
+    metrics.target_failed("orders", "dw:a", "away")
+    metrics.state("orders", "failed", "broken")
+    assert metrics.health().status == "failed"
+    metrics.state("orders", "starting")
+    assert (metrics.health().status, metrics.health().well) == ("ok", True)
+
+
+def test_failing_targets_are_told_up_to_a_bound(metrics: StreamMetrics) -> None:
+    for number in range(MOST_TARGETS + 5):
+        metrics.target_failed("orders", f"dw:{number}", "away")
+    assert len(metrics.health().pipelines["orders"]["failing_targets"]) == MOST_TARGETS
 
 
 def test_a_pipeline_that_failed_for_good_is_not_healthy(metrics: StreamMetrics, server: StreamServer) -> None:

@@ -88,6 +88,11 @@ class StreamQuery:
             raise failure(error) from error
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no batch is at work."""
+        return self._idle.is_set()
+
+    @property
     def _received(self) -> bool:
         """Whether we, and not Spark, know when all is there."""
         return any(source.is_drained() is not None for source in self.sources)

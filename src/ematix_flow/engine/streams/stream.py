@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _GOOD_SECONDS = 60.0  # a part that ran so long did not fail at once
+_QUIET_SECONDS = 15.0  # a batch that waits is begun sooner
 
 
 class Stream:
@@ -71,10 +72,13 @@ class Stream:
         report: Callable[[BatchReport], None] = lambda _: None,
         note: Callable[[str], None] = _log.info,
         alive: Callable[[], None] = lambda: None,
+        failing: Callable[[str, FlowError | None], None] = lambda target, error: None,
         stop: threading.Event | None = None,
     ) -> None:
+        """``failing`` is told of a target that fails alone, and with None that it is well again."""
         self.spec, self.world, self.place, self.once = spec, world, place, once
         self.letters, self.report, self.note, self.alive = letters, report, note, alive
+        self.failing = failing
         self.stop = stop or threading.Event()
         for connection in [s.connection for s in spec.sources] + [t.connection for t in spec.targets]:
             world.backend(connection)  # so that Spark, once it is started, has the jars of all of them
@@ -256,6 +260,7 @@ class _Part:
         self.stream, self.plan, self.group, self.number = stream, plan, group, number
         self.spools, self.told = spools, told
         self.aside = aside  # beside a run that may be at work: nothing of others is touched
+        self._is_failing, self._started = False, 0.0
         self.label = group[0].label if len(stream.spec.targets) > 1 and len(group) == 1 else "all"
         self.checkpoint = Checkpoint(stream.place.checkpoint(self.label))
         for place, (spool, shared) in enumerate(zip(spools, told, strict=True)):
@@ -281,12 +286,28 @@ class _Part:
             lambda incoming: known or self._loader_of(incoming),
             once=stream.once,
             idle_pause_ms=stream.spec.idle_pause_ms,
-            report=stream.report,
-            alive=stream.alive,
+            report=self._report,
+            alive=lambda: self._alive(query.is_idle),
             stop=stream.stop,
         )
         query.start(spark, self._failure)
+        self._started = time.monotonic()
         query.wait()
+
+    def _report(self, batch: BatchReport) -> None:
+        self._is_well()
+        self.stream.report(batch)
+
+    def _alive(self, is_idle: bool) -> None:
+        """One that failed and then waits for messages for a while has none left to fail of."""
+        if self._is_failing and is_idle and time.monotonic() - self._started > _QUIET_SECONDS:
+            self._is_well()
+        self.stream.alive()
+
+    def _is_well(self) -> None:
+        if self._is_failing:
+            self._is_failing = False
+            self.stream.failing(self.label, None)
 
     def _failure(self, error: Exception) -> FlowError:
         """A source may know better what Spark's words about it mean."""
@@ -307,6 +328,8 @@ class _Part:
                 return self.run()
             except Exception as raised:
                 error = self._failure(raised)
+                self._is_failing = True
+                self.stream.failing(self.label, error)
                 if self.stream.once:
                     self.stream.note(f"{self.label}: {error.what}")
                     failures.append(error)
