@@ -129,6 +129,7 @@ def build_stream(
     options.one_of("transform_on_error", transform_on_error, ERROR_POLICIES, where)
     options.one_of("dlq_store", dlq_store, DEAD_LETTER_STORES, where)
     options.one_of("delivery", delivery, DELIVERIES, where)
+    options.sql_dialect("dialect", dialect, where)
     options.one_of("on_drift", on_drift, ("error", "warn", "evolve"), where)
     options.whole("idle_pause_ms", idle_pause_ms, 0, where)
     options.whole("max_rows_per_batch", max_rows_per_batch, 1, where)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.location import SourceLocation
-from ematix_flow.spec.streams import BROKERS, StreamSpec, StreamTargetSpec
+from ematix_flow.spec.streams import BROKERS, SPARK_DIALECTS, StreamSpec, StreamTargetSpec
 
 VIEW = "source"  # the name under which transform_sql finds the stream
 
@@ -74,9 +74,9 @@ def _reads(spec: StreamSpec, column: str) -> bool:
     from sqlglot import exp, parse_one
     from sqlglot.errors import SqlglotError
 
-    dialect = spec.dialect if spec.dialect not in (None, "datafusion") else "spark"
+    spoken = "spark" if spec.dialect is None or spec.dialect in SPARK_DIALECTS else spec.dialect
     try:
-        tree = parse_one(sql, read=dialect)
+        tree = parse_one(sql, read=spoken)
     except (SqlglotError, ValueError):  # whoever runs it says what is wrong
         return False
     if any(alias.alias.lower() == column for alias in tree.find_all(exp.Alias)):

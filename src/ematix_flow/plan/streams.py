@@ -27,7 +27,7 @@ from ematix_flow.plan.spark_types import columns_of_frame, schema_ddl
 from ematix_flow.plan.world import World
 from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.pipelines import PipelineSpec, SourceSpec, TargetSpec, connection_label
-from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec, StreamTargetSpec
+from ematix_flow.spec.streams import SPARK_DIALECTS, StreamSourceSpec, StreamSpec, StreamTargetSpec
 from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.matching import Matching
@@ -345,7 +345,7 @@ def run_sql(spec: StreamSpec, frame: DataFrame, lookups: Mapping[str, str]) -> D
 
 def spark_text(sql: str, dialect: str | None) -> str:
     """The SQL in Spark's own words."""
-    if dialect in (None, "spark", "datafusion"):
+    if dialect is None or dialect in SPARK_DIALECTS:
         return sql
     import sqlglot
     from sqlglot.errors import SqlglotError
@@ -356,6 +356,8 @@ def spark_text(sql: str, dialect: str | None) -> str:
         raise Unsupported(
             f"transform_sql cannot be read as {dialect}: {str(error).splitlines()[0]}"
         ) from error
+    if len(statements) != 1:
+        raise Unsupported(f"transform_sql is one statement, and these are {len(statements)}")
     return statements[0]
 
 

@@ -25,6 +25,7 @@ STREAM_MODES = ("append", "merge", "scd2")
 ERROR_POLICIES = ("fail", "drop", "dlq")
 DEAD_LETTER_STORES = ("auto", "topic", "table", "broker")
 DELIVERIES = ("auto", "at_least_once", "exactly_once")
+SPARK_DIALECTS = ("spark", "datafusion")  # of SQL that Spark takes as it is written
 BROKERS = ("kafka", "rabbitmq", "pubsub", "kinesis")
 
 

@@ -145,6 +145,11 @@ def test_an_empty_transform_is_none() -> None:
     assert declare(transform_sql="  \n ").transform_sql is None
 
 
+@pytest.mark.parametrize("dialect", ["spark", "datafusion", "duckdb", "postgres", None])
+def test_sql_may_be_written_in_a_dialect_that_can_be_read(dialect: str | None) -> None:
+    assert declare(transform_sql="SELECT * FROM source", dialect=dialect).dialect == dialect
+
+
 def test_guarantee_is_another_word_for_delivery() -> None:
     assert declare(guarantee="exactly_once").delivery == "exactly_once"
 
@@ -251,6 +256,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"idle_pause_ms": -1}, "idle_pause_ms= takes a whole number from 0 on"),
     ({"idle_pause_ms": True}, "idle_pause_ms= takes a whole number"),
     ({"max_rows_per_batch": 0}, "max_rows_per_batch= takes a whole number from 1 on"),
+    ({"dialect": "postgress"}, "dialect='postgress' is unknown. Did you mean 'postgres'?"),
+    ({"dialect": "esperanto"}, "dialect='esperanto' is unknown."),
+    ({"dialect": ""}, "dialect='' is unknown."),
     ({"delivery": "exactly-once"}, "Did you mean 'exactly_once'?"),
     ({"delivery": "auto", "guarantee": "auto"}, "say the same thing"),
     ({"on_drift": "ignore"}, "on_drift='ignore' is unknown"),
