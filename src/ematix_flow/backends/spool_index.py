@@ -108,6 +108,12 @@ class SpoolIndex:
         with self.explained("read"):
             return dict(self._db.execute("SELECT name, value FROM progress").fetchall())
 
+    def few_positions(self, more: Mapping[str, str] | None = None) -> dict[str, str] | None:
+        """All positions, with these that are about to be stored; None when they are too many to be told."""
+        found = self._db.execute("SELECT name, value FROM progress LIMIT ?", (_FEW + 1,)).fetchall()
+        few = {**dict(found), **(more or {})}
+        return few if len(few) <= _FEW else None
+
     def store(self, progress: Mapping[str, str]) -> None:
         with self.explained("written"), self._transaction():
             self._upsert(progress)
@@ -157,9 +163,9 @@ class SpoolIndex:
         folder.
         """
         told: dict[str, Any] = {"segment": number, "spool": self.id}
-        few = self._db.execute("SELECT name, value FROM progress LIMIT ?", (_FEW + 1,)).fetchall()
-        if 0 < len(few) <= _FEW:
-            told["progress"] = dict(few)
+        few = self.few_positions()
+        if few:
+            told["progress"] = few
         aside = self.newest.with_suffix(".tmp")
         aside.write_text(json.dumps(told))
         os.replace(aside, self.newest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from contextlib import AbstractContextManager
 from ematix_flow import faults
 from ematix_flow.backends.spool_index import Segment, SpoolIndex, sync_folder
 from ematix_flow.backends.spool_intake import Held, as_table, weight_of
+from ematix_flow.backends.spool_limits import PROGRESS
 from ematix_flow.backends.streams import Message
 
 _FIRST_GUESS = 16 * 1024  # bytes a message, until some came
@@ -67,7 +69,8 @@ class SegmentInMaking:
         assert self.held is not None
         with lock:
             stamp = index.next_stamp()
-        size = self._write_aside(index, self.held.number, stamp)
+            positions = index.few_positions(self._progress)
+        size = self._write_aside(index, self.held.number, stamp, positions)
         faults.point("spool.written")
         segment = Segment(self.held.number, len(self.messages), size, stamp, digests=self.held.packed())
         with lock:
@@ -78,14 +81,19 @@ class SegmentInMaking:
         self.messages, self.held, self._progress, self._weight = [], None, {}, 0
         return segment
 
-    def _write_aside(self, index: SpoolIndex, number: int, stamp: int) -> int:
+    def _write_aside(
+        self, index: SpoolIndex, number: int, stamp: int, positions: Mapping[str, str] | None
+    ) -> int:
         import pyarrow.parquet as pq
 
         path = index.temporary(number)
+        table = as_table(self.messages)
+        if positions:
+            table = table.replace_schema_metadata({PROGRESS: json.dumps(positions)})
         with index.explained("written"):
             with path.open("wb") as file:
                 pq.write_table(
-                    as_table(self.messages),
+                    table,
                     file,
                     compression="zstd",
                     compression_level=1,

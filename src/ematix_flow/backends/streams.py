@@ -183,6 +183,10 @@ class Received(StreamSource):
     def receiver(self, reading: Reading, progress: Mapping[str, str]) -> Receiver:
         """Open it where ``progress`` (all that was ever stored) ends."""
 
+    def most_at_once(self, reading: Reading) -> int | None:
+        """How many messages one batch holds at most; None for as many as there are."""
+        return reading.max_rows
+
 
 class ReceivedFiles(Received):
     """Files that come into a folder: a message is the path of one, and its rows are read by Spark."""

@@ -22,8 +22,8 @@ from ematix_flow.graph.connections import resolve_for_use
 from ematix_flow.plan.definition import Choice
 from ematix_flow.plan.drift import judge_drift
 from ematix_flow.plan.matching import keeping_marks, resolve_matching
-from ematix_flow.plan.message_parts import VIEW, check_read_parts, check_sent_parts
 from ematix_flow.plan.spark_types import columns_of_frame, schema_ddl
+from ematix_flow.plan.stream_abilities import VIEW, check_batch_limit, check_read_parts, check_sent_parts
 from ematix_flow.plan.world import World
 from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.pipelines import PipelineSpec, SourceSpec, TargetSpec, connection_label
@@ -142,9 +142,11 @@ def stream_source(world: World, source: StreamSourceSpec) -> StreamSource:
     return found
 
 
-def check_parts(spec: StreamSpec, world: World) -> None:
-    """Refuse what a broker does not have beside a payload, now that all connections are known."""
-    check_read_parts(spec, [world.backend(source.connection).kind for source in spec.sources])
+def check_abilities(spec: StreamSpec, world: World) -> None:
+    """Refuse what a source or a target cannot do, now that all connections are known."""
+    kinds = [world.backend(source.connection).kind for source in spec.sources]
+    check_read_parts(spec, kinds)
+    check_batch_limit(spec, kinds)
     for target in spec.targets:
         check_sent_parts(target, world.backend(target.connection).kind, spec.where)
 

@@ -20,7 +20,7 @@ from ematix_flow import (
 )
 from ematix_flow.api.streaming import stream_spec
 from ematix_flow.errors import DeclarationError
-from ematix_flow.plan.message_parts import check_read_parts, check_sent_parts
+from ematix_flow.plan.stream_abilities import check_read_parts, check_sent_parts
 from ematix_flow.spec.streams import StreamSpec
 
 KAFKA = KafkaConnection(name="kafka", bootstrap_servers="localhost:9092")

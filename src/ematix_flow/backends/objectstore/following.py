@@ -55,7 +55,7 @@ class FollowOptions:
     """How a folder is followed.
 
     ``settle_seconds`` is how long a file on a disk must have rested, ``poll_seconds`` how long at least
-    passes between two listings, ``max_files`` how many files one poll brings at most. ``recursive`` takes
+    passes between two listings, ``max_files`` how many files one batch has at most. ``recursive`` takes
     the files of all folders below, not only of partitions and dates.
     """
 

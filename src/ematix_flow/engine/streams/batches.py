@@ -31,7 +31,7 @@ from ematix_flow.engine.streams.decoding import (
 )
 from ematix_flow.engine.streams.sinks import BatchName, Sink, TableSink
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed
-from ematix_flow.plan.message_parts import VIEW
+from ematix_flow.plan.stream_abilities import VIEW
 from ematix_flow.plan.streams import StreamPlan, run_sql
 from ematix_flow.plan.world import World
 from ematix_flow.spec.streams import StreamSpec

@@ -26,6 +26,10 @@ class Checkpoint:
         """Whether no batch was ever planned."""
         return not _numbered(self.folder / "offsets")
 
+    def last_planned(self) -> int | None:
+        """The newest batch whose positions are written, whether it is done or not."""
+        return max(_numbered(self.folder / "offsets"), default=None)
+
     def query_id(self) -> str:
         """The query's own name for life, which is in every batch key."""
         try:

@@ -37,7 +37,7 @@ from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.streams import (
     StreamPlan,
     StreamTargetPlan,
-    check_parts,
+    check_abilities,
     known_columns,
     payload_of,
     plan_targets,
@@ -99,7 +99,7 @@ class Stream:
     def _plan(self, with_targets: bool = True) -> StreamPlan:
         """Without targets: each that may fail alone is planned by itself."""
         spec = self.spec
-        check_parts(spec, self.world)
+        check_abilities(spec, self.world)
         for source, declared in zip(self.sources, spec.sources, strict=True):
             source.check(self._reading(declared))
         payloads = tuple(
@@ -141,11 +141,12 @@ class Stream:
 
     def _reading(self, source: StreamSourceSpec, resume: str | None = None) -> Reading:
         connection = self.world.backend(source.connection).connection
+        most = self.spec.max_rows_per_batch  # of all sources together
         return Reading(
             query=source.query,
             starting=source.starting or getattr(connection, "auto_offset_reset", "") or "earliest",
             resume=resume,
-            max_rows=self.spec.max_rows_per_batch,
+            max_rows=None if most is None else max(1, most // len(self.spec.sources)),
             fail_on_data_loss=self.spec.fail_on_data_loss,
             options=dict(source.options),
             files=source.files,
@@ -354,7 +355,7 @@ class _Part:
             stream.spec.sources, resume, self.spools, self.told, strict=True
         ):
             if spool is not None:
-                followed.append(spool.share(self.number, self.plan.columns))
+                followed.append(spool.share(self.number, self.plan.columns, self.checkpoint))
             else:
                 reading = stream._reading(declared, position)
                 followed.append(FollowedBySpark(shared, self.number, reading))

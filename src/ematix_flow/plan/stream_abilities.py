@@ -1,4 +1,4 @@
-"""What a broker has beside a message's payload, and the refusal of what it has not.
+"""What systems can do in a stream, and the refusal of what they cannot: parts of messages, sizes of batches.
 
 Asked when a stream is declared, as far as its connections are known then, and again when it is planned.
 Imports nothing heavy: a declaration waits for it.
@@ -20,6 +20,13 @@ _NOT_TAKEN = {
     "rabbitmq": ("partition_column",),
     "pubsub": ("partition_column",),
     "kinesis": ("headers_column", "partition_column"),
+}
+_BY_FILES, _BY_DELTA = '"max_files": 100', '"max_files_per_trigger": 100 or "max_bytes_per_trigger": "512m"'
+_LIMITED_BY = {
+    "object_store_local": _BY_FILES,
+    "object_store_s3": _BY_FILES,
+    "delta_local": _BY_DELTA,
+    "delta_s3": _BY_DELTA,
 }
 _INSTEAD = {("kinesis", "partition_column"): "message_key_column= decides to which shard a record goes"}
 
@@ -49,6 +56,20 @@ def check_read_parts(spec: StreamSpec, kinds: Iterable[str | None]) -> None:
                     where=spec.where,
                     next_step=f"leave it out: it is there for messages of {', '.join(having)}",
                 )
+
+
+def check_batch_limit(spec: StreamSpec, kinds: Iterable[str | None]) -> None:
+    """Refuse a number of rows where a source can limit a batch by other measures only."""
+    if spec.max_rows_per_batch is None:
+        return
+    for kind in kinds:
+        if kind in _LIMITED_BY:
+            raise DeclarationError(
+                f"max_rows_per_batch= counts messages, and a source of kind {kind} brings "
+                f"{'versions of a table' if 'delta' in kind else 'whole files'}",
+                where=spec.where,
+                next_step=f"leave it out; source_options={{{_LIMITED_BY[kind]}}} limits a batch there",
+            )
 
 
 def _word(part: str) -> str:
