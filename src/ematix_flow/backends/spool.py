@@ -279,11 +279,6 @@ class Spool:
             self._index.remove_settled(without=wanted)
         self._wake.set()
 
-    def forget_settled(self) -> None:
-        """Delete all files of settled segments: for a checkpoint that begins anew and must not see them."""
-        with self._lock:
-            self._index.remove_settled()
-
     def _acknowledge(self, receiver: Receiver) -> None:
         with self._lock:
             settled, self._settled = self._settled, []

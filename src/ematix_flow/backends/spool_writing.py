@@ -68,11 +68,10 @@ class SegmentInMaking:
             return None
         assert self.held is not None
         with lock:
-            stamp = index.next_stamp()
             positions = index.few_positions(self._progress)
-        size = self._write_aside(index, self.held.number, stamp, positions)
+        size = self._write_aside(index, self.held.number, positions)
         faults.point("spool.written")
-        segment = Segment(self.held.number, len(self.messages), size, stamp, digests=self.held.packed())
+        segment = Segment(self.held.number, len(self.messages), size, digests=self.held.packed())
         with lock:
             index.add(segment, self._progress)
             faults.point("spool.indexed")
@@ -81,9 +80,7 @@ class SegmentInMaking:
         self.messages, self.held, self._progress, self._weight = [], None, {}, 0
         return segment
 
-    def _write_aside(
-        self, index: SpoolIndex, number: int, stamp: int, positions: Mapping[str, str] | None
-    ) -> int:
+    def _write_aside(self, index: SpoolIndex, number: int, positions: Mapping[str, str] | None) -> int:
         import pyarrow.parquet as pq
 
         path = index.temporary(number)
@@ -102,6 +99,5 @@ class SegmentInMaking:
                 )
                 file.flush()
                 os.fsync(file.fileno())
-            os.utime(path, ns=(stamp * 1_000_000,) * 2)
             sync_folder(index.segments)
             return path.stat().st_size

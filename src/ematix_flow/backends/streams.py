@@ -171,10 +171,6 @@ class SparkStream(StreamSource):
     def frame(self, spark: SparkSession, reading: Reading) -> DataFrame:
         """A streaming frame: of `MESSAGE_DDL`, or of columns."""
 
-    def sample(self, spark: SparkSession, reading: Reading, rows: int) -> DataFrame:
-        """Up to ``rows`` of what is there, as a batch, to find out what payloads look like."""
-        raise NotImplementedError
-
 
 class Received(StreamSource):
     """A source that we receive ourselves."""

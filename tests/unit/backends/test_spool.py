@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -101,7 +100,7 @@ def test_the_files_of_settled_segments_go_with_the_next_settling(tmp_path: Path)
     assert (spool.segments / second).exists()
     spool.settle([second, 99])
     assert (spool.segments / second).exists()
-    spool.forget_settled()
+    spool.settle([])
     assert list(spool.segments.iterdir()) == []
     spool.close()
 
@@ -232,23 +231,6 @@ def test_settled_messages_are_forgotten_in_time(tmp_path: Path, monkeypatch: pyt
     spool._kept = 0
     spool.turn()
     assert spool._known.held == {}
-    spool.close()
-
-
-def test_what_waits_for_long_gets_a_new_time_in_its_old_order(tmp_path: Path) -> None:
-    spool = driven(tmp_path, BrokerReceiver(broker_with(b"a", b"b", b"c")), max_rows=1)
-    for _ in range(3):
-        spool.turn()
-    names = spool.pending()
-    stamps = [(spool.segments / name).stat().st_mtime_ns // 1_000_000 for name in names]
-    assert stamps == sorted(set(stamps))
-    spool.close()
-    for name in names:
-        os.utime(spool.segments / name, (0, 0))
-    spool.open()
-    fresh = [(spool.segments / name).stat().st_mtime_ns // 1_000_000 for name in names]
-    assert fresh == sorted(set(fresh))
-    assert fresh[0] > stamps[-1]
     spool.close()
 
 

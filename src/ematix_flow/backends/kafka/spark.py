@@ -13,7 +13,7 @@ from ematix_flow.backends.kafka.cluster import Cluster
 from ematix_flow.backends.kafka.failures import words
 from ematix_flow.backends.kafka.groups import StreamGroup
 from ematix_flow.backends.kafka.losses import lost_data
-from ematix_flow.backends.kafka.positions import Topics, parse, starting, text
+from ematix_flow.backends.kafka.positions import Topics, parse, starting
 from ematix_flow.backends.kafka.settings import group_of, spark_options
 from ematix_flow.backends.streams import Reading, SparkStream
 from ematix_flow.errors import FlowError, SourceFailed
@@ -67,20 +67,6 @@ class KafkaSource(SparkStream):
         if reading.max_rows is not None:
             options["maxOffsetsPerTrigger"] = str(reading.max_rows)
         return spark.readStream.format("kafka").options(**options).load().selectExpr(*_COLUMNS)
-
-    def sample(self, spark: SparkSession, reading: Reading, rows: int) -> DataFrame:
-        """The last ``rows`` of each partition, cut to ``rows`` in all."""
-        found = Topics(reading.query).found(self._cluster)
-        partitions = [(topic, number) for topic in found for number in found[topic]]
-        first, last = self._cluster.beginnings(partitions), self._cluster.ends(partitions)
-        options = self._options(reading)
-        if partitions:
-            options["startingOffsets"] = text(
-                {each: max(first[each], last[each] - rows) for each in partitions}
-            )
-            options["endingOffsets"] = text(last)
-        options["failOnDataLoss"] = "false"
-        return spark.read.format("kafka").options(**options).load().selectExpr(*_COLUMNS).limit(rows)
 
     def committed(self, position: str) -> None:
         """Tell the group, for whoever watches its lag; never backwards. A failure is a warning."""
