@@ -39,8 +39,8 @@ from ematix_flow.plan.streams import (
     StreamTargetPlan,
     check_abilities,
     known_columns,
-    payload_of,
     plan_targets,
+    source_payload,
     stream_source,
     target_payload,
     with_meta,
@@ -103,7 +103,7 @@ class Stream:
         for source, declared in zip(self.sources, spec.sources, strict=True):
             source.check(self._reading(declared))
         payloads = tuple(
-            payload_of(self.world, declared) if source.kind_of_rows == "messages" else None
+            source_payload(self.world, declared) if source.kind_of_rows == "messages" else None
             for source, declared in zip(self.sources, spec.sources, strict=True)
         )
         if len(payloads) > 1 and not all(
