@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ematix_flow import DeltaLocalConnection
-from ematix_flow.backends.checkpoints import write_checkpoint
 from ematix_flow.backends.delta.stream import DeltaStream
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.backends.streams import Reading
+from ematix_flow.engine.streams.checkpoint import write_checkpoint
 from ematix_flow.errors import FlowError, SourceFailed
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ematix_flow.backends.checkpoints import write_checkpoint
 from ematix_flow.backends.spool import Spool
 from ematix_flow.backends.spool_limits import limited
+from ematix_flow.engine.streams.checkpoint import write_checkpoint
 from ematix_flow.engine.streams.spooled import SpoolStream
 from tests.property.broker_model import Broker, BrokerReceiver, Log
 

@@ -14,7 +14,6 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.checkpoints import write_checkpoint
 from ematix_flow.backends.payloads.base import Payload
 from ematix_flow.backends.streams import Reading, Received, ReceivedFiles, SparkStream, StreamSource
 from ematix_flow.engine.failures import translate
@@ -25,7 +24,7 @@ from ematix_flow.engine.streams.batches import (
     inferred_columns,
     sample_values,
 )
-from ematix_flow.engine.streams.checkpoint import Checkpoint, least, separate
+from ematix_flow.engine.streams.checkpoint import Checkpoint, least, separate, write_checkpoint
 from ematix_flow.engine.streams.decoding import ByOrigin
 from ematix_flow.engine.streams.following import Followed, FollowedBySpark, SharedPositions, SharedSpool
 from ematix_flow.engine.streams.lookups import Lookups
