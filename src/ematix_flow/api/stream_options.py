@@ -28,6 +28,7 @@ from ematix_flow.spec.streams import (
     StreamSourceSpec,
     StreamSpec,
     StreamTargetSpec,
+    require_zone,
 )
 from ematix_flow.spec.tables import TableSpec
 
@@ -204,12 +205,10 @@ def _source(source: Source, where: SourceLocation | None) -> StreamSourceSpec:
         raise DeclarationError(
             f"starting={starting!s} is neither earliest nor latest nor a moment", where=where
         )
-    if isinstance(starting, dt.datetime) and starting.tzinfo is None:
-        raise DeclarationError(
-            f"starting={source.starting!s} has no time zone",
-            where=where,
-            next_step='as in "2026-01-31T00:00:00Z"',
-        )
+    try:
+        require_zone(starting)
+    except DeclarationError as error:
+        raise error.at(where) from None
     files = FileOptions(
         csv_read_options=pairs("csv_read_options", source.csv_read_options, where),
         json_read_options=pairs("json_read_options", source.json_read_options, where),

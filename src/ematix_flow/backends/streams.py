@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ematix_flow.errors import FlowError
 from ematix_flow.spec.pipelines import FileOptions
+from ematix_flow.spec.streams import require_zone
 from ematix_flow.spec.tables import ColumnSpec
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ class Reading:
     """How a stream follows its source: from where, and how much at once.
 
     ``query`` names what is followed: a topic, a queue, a subscription, a folder, a table. ``starting`` is
-    ``earliest``, ``latest`` or a moment, for who has no position yet. ``resume`` is the position that a
-    target has committed, which wins. ``pipeline`` names who reads, where a broker keeps positions of readers;
-    empty for who reads by hand.
+    ``earliest``, ``latest`` or a moment with a zone, for who has no position yet. ``resume`` is the position
+    that a target has committed, which wins. ``pipeline`` names who reads, where a broker keeps positions of
+    readers; empty for who reads by hand.
     """
 
     query: str
@@ -75,6 +76,9 @@ class Reading:
     options: Mapping[str, str] = field(default_factory=dict)
     files: FileOptions = field(default_factory=FileOptions)
     pipeline: str = ""
+
+    def __post_init__(self) -> None:
+        require_zone(self.starting)
 
 
 @dataclass(frozen=True)

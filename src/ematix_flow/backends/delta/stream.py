@@ -122,9 +122,8 @@ def _start(reading: Reading, given: Mapping[str, str]) -> dict[str, str]:
             raise DeclarationError(f"the option {_VERSION!r} is a version's number, not {version!r}")
         return {"startingVersion": version}
     if isinstance(reading.starting, dt.datetime):
-        moment = reading.starting
-        zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
-        return {"startingTimestamp": zoned.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S.%f")}
+        moment = reading.starting.astimezone(dt.UTC)
+        return {"startingTimestamp": moment.strftime("%Y-%m-%d %H:%M:%S.%f")}
     return {"startingVersion": "latest"} if reading.starting == "latest" else {}
 
 

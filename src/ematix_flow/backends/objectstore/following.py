@@ -252,8 +252,7 @@ class FilesReceiver(Receiver):
 
 
 def _nanoseconds(moment: dt.datetime) -> int:
-    zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
-    return (zoned - _EPOCH) // dt.timedelta(microseconds=1) * 1_000
+    return (moment - _EPOCH) // dt.timedelta(microseconds=1) * 1_000
 
 
 def _moment(nanoseconds: int) -> dt.datetime | None:
