@@ -92,7 +92,7 @@ def test_rows_that_are_there_come_first_and_added_ones_after_a_restart(table: Ta
     assert table.run("c") == [[(3, "x")]]
     assert table.run("latest", starting="latest") == []
     assert table.run("v2", {"starting_version": "2"}) == [[(3, "x")]]
-    long_ago = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    long_ago = dt.datetime(2020, 1, 1, tzinfo=dt.timezone.utc)
     assert table.run("moment", starting=long_ago) == [[(1, "x"), (2, "x"), (3, "x")]]
 
 
@@ -134,7 +134,7 @@ def test_changes_that_were_not_recorded_and_starts_that_are_not_there_are_told(t
     with pytest.raises(SourceFailed, match="has no version 9: its log tells of 0 to 1"):
         table.run("c2", {"starting_version": "9"})
     with pytest.raises(SourceFailed, match="no version since the moment to start with"):
-        table.run("c3", starting=dt.datetime(2200, 1, 1, tzinfo=dt.UTC))
+        table.run("c3", starting=dt.datetime(2200, 1, 1, tzinfo=dt.timezone.utc))
     with pytest.raises(SourceFailed, match=r"no Delta table 'sales.order'.* Did you mean 'sales.orders'"):
         table.stream.check(Reading("sales.order"))
 

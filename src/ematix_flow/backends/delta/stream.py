@@ -122,7 +122,7 @@ def _start(reading: Reading, given: Mapping[str, str]) -> dict[str, str]:
             raise DeclarationError(f"the option {_VERSION!r} is a version's number, not {version!r}")
         return {"startingVersion": version}
     if isinstance(reading.starting, dt.datetime):
-        moment = reading.starting.astimezone(dt.UTC)
+        moment = reading.starting.astimezone(dt.timezone.utc)
         return {"startingTimestamp": moment.strftime("%Y-%m-%d %H:%M:%S.%f")}
     return {"startingVersion": "latest"} if reading.starting == "latest" else {}
 

@@ -23,7 +23,7 @@ from ematix_flow.backends.streams import Message, Reading, Receiver
 
 _HELD = 10_000  # files that one listing keeps for the next polls; the others are found again
 _NAMED = 20  # changed files that one warning names
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _SECOND = 1_000_000_000
 _STARTED = "/"  # in progress, and no path: what was there at first has been passed over, if it was nothing
 
