@@ -100,7 +100,7 @@ def test_a_later_batch_of_csv_is_typed_as_it_is_told(spark: SparkSession, tmp_pa
         put(tmp_path, "2.csv.gz", gzip.compress(b"price,id,other\n3,2,x\n,,\n")),
         put(tmp_path, "empty.csv", ""),
     ]  # fmt: skip
-    utc = dt.datetime(2026, 1, 1, 8, tzinfo=dt.UTC)
+    utc = dt.datetime(2026, 1, 1, 8, tzinfo=dt.timezone.utc)
     local = dt.datetime(2026, 1, 1, 10)
     assert read(spark, tmp_path, "csv", paths, wanted) == [
         (1, Decimal("2.50"), utc, local, "007", True, dt.date(2026, 1, 1), 1.0, None),
@@ -184,7 +184,7 @@ def test_json_is_typed_as_it_is_told_and_loses_no_digit(spark: SparkSession, tmp
     )
     assert read(spark, tmp_path, "json_lines", [first, second], wanted) == [
         (1, Decimal("12345678901234567890.1234567890"), "7.10", None, None, None),
-        (2, None, None, '{"a": [1, 2.50]}', dt.datetime(2026, 1, 1, 10, tzinfo=dt.UTC), None),
+        (2, None, None, '{"a": [1, 2.50]}', dt.datetime(2026, 1, 1, 10, tzinfo=dt.timezone.utc), None),
     ]
     empty = put(tmp_path, "c.json", "")
     assert read(spark, tmp_path, "json_lines", [empty], wanted) == []

@@ -142,15 +142,6 @@ def test_sparks_client_logs_in_as_ours_does(
     assert values(followed(spark, of, kafka_topic, tmp_path)) == [b"x"]
 
 
-def test_a_sample_is_the_end_of_each_partition(spark: SparkSession, kafka: KafkaServer) -> None:
-    topic = kafka.create_topic("sampled", partitions=2)
-    kafka.send(topic, [b"%02d" % n for n in range(20)], partition=0)
-    of = source(kafka)
-    assert values(of.sample(spark, Reading(topic), 3).collect()) == [b"17", b"18", b"19"]
-    empty = kafka.create_topic("empty")
-    assert of.sample(spark, Reading(empty), 3).collect() == []
-
-
 # ------------------------------------------------------------------ without Spark
 
 

@@ -92,7 +92,7 @@ def test_a_shard_is_not_asked_more_than_five_times_a_second(fake: FakeKinesis) -
             receiver.poll(100, 0.01)
         took = time.monotonic() - began
         assert receiver.drained() is False
-        assert receiver.lag() == {SHARD: 1000}
+        assert receiver.lag() == {f"s/{SHARD}": 1000}
     assert fake.count("GetRecords") <= took * 5 + 1
 
 
@@ -104,7 +104,7 @@ def test_pages_of_shards_are_all_read(fake: FakeKinesis) -> None:
     )
     with closing(opened(fake)) as receiver:
         receiver.poll(10, 0)
-        assert set(receiver.lag()) == {"shardId-000000000001", "shardId-000000000002"}
+        assert set(receiver.lag()) == {"s/shardId-000000000001", "s/shardId-000000000002"}
     assert {"NextToken": "x", "MaxResults": 1000} in [request for _, request in fake.requests]
 
 
@@ -112,7 +112,7 @@ def test_a_child_whose_parents_are_gone_is_read(fake: FakeKinesis) -> None:
     fake.answers["ListShards"] = lambda request: (200, {"Shards": [shard("c", "gone", "gone-too")]})
     with closing(opened(fake)) as receiver:
         receiver.poll(10, 0)
-        assert set(receiver.lag()) == {"c"}
+        assert set(receiver.lag()) == {"s/c"}
 
 
 def test_a_merged_shard_waits_for_both_parents(fake: FakeKinesis) -> None:

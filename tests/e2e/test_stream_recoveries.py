@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,15 @@ from ematix_flow.backends.dead_letters import open_for_stream
 from ematix_flow.engine.streams.place import place_of
 from ematix_flow.errors import FlowError, Unsupported
 from ematix_flow.graph.registry import DeclaredStream
+from ematix_flow.observe.stream_metrics import StreamMetrics
+from ematix_flow.observe.stream_watch import StreamWatch
 from ematix_flow.schedule.dead_letters import replay, runner_for
-from ematix_flow.spec.connections import DuckDBConnection, RabbitMQConnection, SQLiteConnection
+from ematix_flow.spec.connections import (
+    DuckDBConnection,
+    ObjectStoreLocalConnection,
+    RabbitMQConnection,
+    SQLiteConnection,
+)
 from ematix_flow.state.dead_letters import Selection
 from ematix_flow.streaming import Source
 from tests.services.kafka import KafkaServer
@@ -155,6 +163,84 @@ def test_a_queue_into_two_targets_ends_when_the_one_that_is_there_has_all(
     with duckdb.connect(late.path) as database:
         assert database.execute("SELECT count(*), count(DISTINCT id) FROM events").fetchall() == [(8, 8)]
     assert rows_in(tmp_path, "SELECT count(*), count(DISTINCT id) FROM events") == [(8, 8)]
+
+
+class _Batches(StreamWatch):
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+
+    def batch(self, name: str, number: int, rows_read: int, *_: Any, **__: Any) -> None:
+        self.rows.append(rows_read)
+
+
+def test_a_batch_of_a_queue_has_no_more_rows_than_it_may(
+    rabbitmq: Any, rabbitmq_queue: str, tmp_path: Path
+) -> None:
+    rabbitmq.publish(rabbitmq_queue, [json.dumps({"id": n}).encode() for n in range(35)])
+    seen = _Batches()
+    options: dict[str, Any] = {
+        "source": RabbitMQConnection(name="rabbit", amqp_url=rabbitmq.url()),
+        "source_query": rabbitmq_queue,
+        "target": lite(tmp_path),
+        "target_table": "events",
+    }
+    load(stream(**options, max_rows_per_batch=10), watch=seen)
+    assert sum(seen.rows) == 35 and max(seen.rows) <= 10
+    rabbitmq.publish(rabbitmq_queue, [json.dumps({"id": n}).encode() for n in range(35, 50)])
+    load(stream(**options, max_rows_per_batch=5), watch=seen)
+    assert max(seen.rows) <= 10 and max(seen.rows[-3:]) <= 5
+    assert rows_in(tmp_path, "SELECT count(*), count(DISTINCT id) FROM events") == [(50, 50)]
+    assert rabbitmq.count(rabbitmq_queue) == 0
+
+
+def test_a_batch_of_a_folder_has_no_more_files_than_it_may(tmp_path: Path) -> None:
+    (tmp_path / "in" / "events").mkdir(parents=True)
+    for number in range(7):
+        (tmp_path / "in" / "events" / f"{number}.jsonl").write_text(f'{{"id": {number}}}\n')
+    seen = _Batches()
+    followed = stream(
+        source=ObjectStoreLocalConnection(name="in", path=str(tmp_path / "in"), format="jsonl"),
+        source_query="events",
+        source_options={"max_files": 3},
+        target=lite(tmp_path),
+        target_table="events",
+    )
+    load(followed, watch=seen)
+    assert sum(seen.rows) == 7 and max(seen.rows) <= 3
+    assert rows_in(tmp_path, "SELECT count(DISTINCT id) FROM events") == [(7,)]
+
+
+def test_health_names_a_target_that_fails_alone_until_it_is_back(tmp_path: Path) -> None:
+    (tmp_path / "in" / "events").mkdir(parents=True)
+    (tmp_path / "in" / "events" / "1.jsonl").write_text('{"id": 1}\n')
+    late = DuckDBConnection(name="late", path=str(tmp_path / "not-yet" / "late.duckdb"))
+    metrics = StreamMetrics()
+
+    def until(status: str) -> dict[str, Any]:
+        deadline = time.monotonic() + 120
+        while metrics.health().status != status:
+            assert time.monotonic() < deadline and running.is_running, metrics.health()
+            time.sleep(0.1)
+        return dict(metrics.health().pipelines["events"]["failing_targets"])
+
+    running = stream(
+        source=ObjectStoreLocalConnection(name="in", path=str(tmp_path / "in"), format="jsonl"),
+        source_query="events",
+        targets=[
+            Target(connection=lite(tmp_path), table="events"),
+            Target(connection=late, table=("main", "events")),
+        ],
+        continue_on_target_failure=True,
+    ).start(metrics=metrics)
+    try:
+        [(failing, told)] = until("degraded").items()
+        assert failing == "late:main.events" and "not-yet" in told["last_error"]
+        (tmp_path / "not-yet").mkdir()
+        assert until("ok") == {}
+    finally:
+        running.stop()
+        running.wait()
+    assert rows_in(tmp_path, "SELECT id FROM events") == [(1,)]
 
 
 def test_a_checkpoint_from_before_the_targets_moved_apart_does_not_come_alive_again(

@@ -12,6 +12,7 @@ from typing import Any
 from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import PostTransform, TargetSpec
+from ematix_flow.spec.streams import SPARK_DIALECTS
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.transforms import PreTransform, is_pre_transform
 
@@ -35,6 +36,15 @@ def one_of(option: str, value: str | None, allowed: Iterable[str], where: Source
         raise DeclarationError(
             f"{option}={value!r} is unknown.{did_you_mean(str(value), allowed)}", where=where
         )
+
+
+def sql_dialect(option: str, value: str | None, where: SourceLocation | None) -> None:
+    """A dialect whose SQL can be read, by its name in lower case, or None."""
+    if value is None or value in SPARK_DIALECTS:
+        return
+    from sqlglot import Dialects
+
+    one_of(option, value, sorted({*SPARK_DIALECTS, *(each.value for each in Dialects)} - {""}), where)
 
 
 def whole(option: str, value: Any, least: int, where: SourceLocation | None) -> None:

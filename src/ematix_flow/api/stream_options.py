@@ -14,6 +14,7 @@ from ematix_flow.api import options
 from ematix_flow.api.tables import table_spec
 from ematix_flow.api.target import Target, check_files_of, known_connection, names, pairs
 from ematix_flow.errors import DeclarationError, FlowError, did_you_mean
+from ematix_flow.plan.stream_abilities import check_batch_limit, check_read_parts, check_sent_parts
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import ConnectionRef, FileOptions
 from ematix_flow.spec.streams import (
@@ -27,6 +28,7 @@ from ematix_flow.spec.streams import (
     StreamSourceSpec,
     StreamSpec,
     StreamTargetSpec,
+    require_zone,
 )
 from ematix_flow.spec.tables import TableSpec
 
@@ -128,6 +130,7 @@ def build_stream(
     options.one_of("transform_on_error", transform_on_error, ERROR_POLICIES, where)
     options.one_of("dlq_store", dlq_store, DEAD_LETTER_STORES, where)
     options.one_of("delivery", delivery, DELIVERIES, where)
+    options.sql_dialect("dialect", dialect, where)
     options.one_of("on_drift", on_drift, ("error", "warn", "evolve"), where)
     options.whole("idle_pause_ms", idle_pause_ms, 0, where)
     options.whole("max_rows_per_batch", max_rows_per_batch, 1, where)
@@ -149,7 +152,7 @@ def build_stream(
     labels = [target.label for target in built]
     if len(set(labels)) != len(labels):
         raise DeclarationError(f"two targets of one pipeline are the same: {', '.join(labels)}", where=where)
-    return StreamSpec(
+    spec = StreamSpec(
         name=name,
         sources=read,
         targets=built,
@@ -169,6 +172,16 @@ def build_stream(
         description=description,
         where=where,
     )
+    kinds = [_kind(source.connection) for source in read]
+    check_read_parts(spec, kinds)
+    check_batch_limit(spec, kinds)
+    return spec
+
+
+def _kind(reference: ConnectionRef) -> str | None:
+    """The kind of a connection, where it is known now."""
+    known = known_connection(reference)
+    return known.kind if known is not None else None
 
 
 def _source(source: Source, where: SourceLocation | None) -> StreamSourceSpec:
@@ -192,12 +205,10 @@ def _source(source: Source, where: SourceLocation | None) -> StreamSourceSpec:
         raise DeclarationError(
             f"starting={starting!s} is neither earliest nor latest nor a moment", where=where
         )
-    if isinstance(starting, dt.datetime) and starting.tzinfo is None:
-        raise DeclarationError(
-            f"starting={source.starting!s} has no time zone",
-            where=where,
-            next_step='as in "2026-01-31T00:00:00Z"',
-        )
+    try:
+        require_zone(starting)
+    except DeclarationError as error:
+        raise error.at(where) from None
     files = FileOptions(
         csv_read_options=pairs("csv_read_options", source.csv_read_options, where),
         json_read_options=pairs("json_read_options", source.json_read_options, where),
@@ -279,8 +290,7 @@ def _check_place(spec: StreamTargetSpec, where: SourceLocation | None) -> None:
         )
         if value is not None
     }
-    connection = known_connection(spec.connection)
-    kind = connection.kind if connection is not None else None
+    kind = _kind(spec.connection)
     wanted = _PLACES.get(kind or "", _TABLE if kind else ())
     files = kind in ("object_store_local", "object_store_s3")
     fits = set(given) <= ({*wanted, "table"} if files else set(wanted)) if kind else True
@@ -300,6 +310,7 @@ def _check_place(spec: StreamTargetSpec, where: SourceLocation | None) -> None:
         for option in ("message_key_column", "headers_column", "partition_column"):
             if getattr(spec, option) is not None:
                 raise DeclarationError(f"{option}= is for brokers, and {spec.label} is none", where=where)
+    check_sent_parts(spec, kind, where)
 
 
 def _table(

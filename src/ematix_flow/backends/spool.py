@@ -38,7 +38,7 @@ from ematix_flow import faults
 from ematix_flow.backends.spool_index import Segment, SpoolIndex, segment_number
 from ematix_flow.backends.spool_intake import Held, Known, digest_of, has_id
 from ematix_flow.backends.spool_writing import SegmentInMaking
-from ematix_flow.backends.streams import Message, Receiver
+from ematix_flow.backends.streams import LagUnit, Message, Receiver
 from ematix_flow.errors import FlowError, SourceFailed
 
 MAX_ROWS = 50_000
@@ -73,6 +73,7 @@ class Spool:
         self._last_message = 0.0
         self._asked_drained = self._kept = self._tidied = self._asked_lag = 0.0
         self._lag: Mapping[str, int] = {}
+        self.lag_unit: LagUnit = "messages"  # what `lag` counts
 
     @property
     def segments(self) -> Path:
@@ -129,7 +130,7 @@ class Spool:
         """
         if self._receiver is not None:
             raise RuntimeError("this spool follows a receiver already")
-        self._receiver = receiver
+        self._receiver, self.lag_unit = receiver, receiver.lag_unit
         self._making = SegmentInMaking(max_rows, max_bytes, linger)
         self._max_pending_rows, self._max_pending_bytes = max_pending_rows, max_pending_bytes
         self._generation = receiver.generation
@@ -278,11 +279,6 @@ class Spool:
             self._index.remove_settled(without=wanted)
         self._wake.set()
 
-    def forget_settled(self) -> None:
-        """Delete all files of settled segments: for a checkpoint that begins anew and must not see them."""
-        with self._lock:
-            self._index.remove_settled()
-
     def _acknowledge(self, receiver: Receiver) -> None:
         with self._lock:
             settled, self._settled = self._settled, []
@@ -359,7 +355,7 @@ class Spool:
             return [self._pending[number].name for number in sorted(self._pending)]
 
     def lag(self) -> Mapping[str, int]:
-        """What the source last said of how many messages wait in each partition; seconds old."""
+        """What the source last said of how much waits in each partition, in `lag_unit`; seconds old."""
         return self._lag
 
     def close(self) -> None:

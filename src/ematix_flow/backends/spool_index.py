@@ -27,7 +27,6 @@ CREATE TABLE IF NOT EXISTS segments (
   name TEXT NOT NULL UNIQUE,
   rows INTEGER NOT NULL,
   bytes INTEGER NOT NULL,
-  stamp INTEGER NOT NULL,      -- the file's time in milliseconds, which orders it
   settled_at REAL,             -- since when all targets hold it
   removed INTEGER NOT NULL DEFAULT 0,
   digests BLOB                 -- of its messages that may come again
@@ -45,7 +44,6 @@ class Segment:
     number: int
     rows: int
     size: int
-    stamp: int
     settled: bool = False
     digests: bytes | None = None
 
@@ -108,6 +106,12 @@ class SpoolIndex:
         with self.explained("read"):
             return dict(self._db.execute("SELECT name, value FROM progress").fetchall())
 
+    def few_positions(self, more: Mapping[str, str] | None = None) -> dict[str, str] | None:
+        """All positions, with these that are about to be stored; None when they are too many to be told."""
+        found = self._db.execute("SELECT name, value FROM progress LIMIT ?", (_FEW + 1,)).fetchall()
+        few = {**dict(found), **(more or {})}
+        return few if len(few) <= _FEW else None
+
     def store(self, progress: Mapping[str, str]) -> None:
         with self.explained("written"), self._transaction():
             self._upsert(progress)
@@ -122,24 +126,12 @@ class SpoolIndex:
         found = self._db.execute("SELECT max(number) FROM segments").fetchone()[0]
         return int(found or 0) + 1
 
-    def next_stamp(self) -> int:
-        """A time for the next segment: now, and later than that of each before it."""
-        found = self._db.execute("SELECT max(stamp) FROM segments").fetchone()[0]
-        return max(int(time.time() * 1000), int(found or 0) + 1)
-
     def add(self, segment: Segment, progress: Mapping[str, str]) -> None:
         """Know a segment that lies at its temporary place, together with the positions after it."""
         with self.explained("written"), self._transaction():
             self._db.execute(
-                "INSERT INTO segments (number, name, rows, bytes, stamp, digests) VALUES (?, ?, ?, ?, ?, ?)",
-                (
-                    segment.number,
-                    segment.name,
-                    segment.rows,
-                    segment.size,
-                    segment.stamp,
-                    segment.digests,
-                ),
+                "INSERT INTO segments (number, name, rows, bytes, digests) VALUES (?, ?, ?, ?, ?)",
+                (segment.number, segment.name, segment.rows, segment.size, segment.digests),
             )
             self._upsert(progress)
 
@@ -157,9 +149,9 @@ class SpoolIndex:
         folder.
         """
         told: dict[str, Any] = {"segment": number, "spool": self.id}
-        few = self._db.execute("SELECT name, value FROM progress LIMIT ?", (_FEW + 1,)).fetchall()
-        if 0 < len(few) <= _FEW:
-            told["progress"] = dict(few)
+        few = self.few_positions()
+        if few:
+            told["progress"] = few
         aside = self.newest.with_suffix(".tmp")
         aside.write_text(json.dumps(told))
         os.replace(aside, self.newest)
@@ -236,7 +228,7 @@ class SpoolIndex:
         )
 
     def _prune(self) -> None:
-        # the newest stays: the next number and time come after it
+        # the newest stays: the next number comes after it
         self._db.execute(
             "DELETE FROM segments WHERE removed = 1 AND digests IS NULL "
             "AND number < (SELECT max(number) FROM segments)"
@@ -244,10 +236,10 @@ class SpoolIndex:
 
     def _recovered(self) -> list[Segment]:
         rows = self._db.execute(
-            "SELECT number, rows, bytes, stamp, settled_at IS NOT NULL, digests, removed "
+            "SELECT number, rows, bytes, settled_at IS NOT NULL, digests, removed "
             "FROM segments ORDER BY number"
         ).fetchall()
-        known = [(Segment(n, r, b, s, bool(settled), d), bool(gone)) for n, r, b, s, settled, d, gone in rows]
+        known = [(Segment(n, r, b, bool(settled), d), bool(gone)) for n, r, b, settled, d, gone in rows]
         there = {entry.name for entry in os.scandir(self.segments)}
         wanted: set[str] = set()
         for segment, removed in known:
@@ -270,23 +262,7 @@ class SpoolIndex:
             if _OURS.fullmatch(name):
                 (self.segments / name).unlink(missing_ok=True)
         self._tell_newest(max((segment.number for segment, _ in known), default=0))
-        return self._freshened([segment for segment, _ in known])
-
-    def _freshened(self, known: list[Segment]) -> list[Segment]:
-        """Give what waits a new time in its old order: Spark passes over files that it finds too old."""
-        stamp = self.next_stamp() - 1
-        fresh = []
-        for segment in known:
-            if not segment.settled:
-                stamp += 1
-                os.utime(self.segments / segment.name, ns=(stamp * 1_000_000,) * 2)
-                segment = Segment(segment.number, segment.rows, segment.size, stamp, False, segment.digests)
-            fresh.append(segment)
-        with self._transaction():
-            self._db.executemany(
-                "UPDATE segments SET stamp = ? WHERE number = ?", [(s.stamp, s.number) for s in fresh]
-            )
-        return fresh
+        return [segment for segment, _ in known]
 
     @contextmanager
     def explained(self, deed: str) -> Iterator[None]:

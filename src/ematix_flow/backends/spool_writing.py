@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from contextlib import AbstractContextManager
 from ematix_flow import faults
 from ematix_flow.backends.spool_index import Segment, SpoolIndex, sync_folder
 from ematix_flow.backends.spool_intake import Held, as_table, weight_of
+from ematix_flow.backends.spool_limits import PROGRESS
 from ematix_flow.backends.streams import Message
 
 _FIRST_GUESS = 16 * 1024  # bytes a message, until some came
@@ -66,10 +68,10 @@ class SegmentInMaking:
             return None
         assert self.held is not None
         with lock:
-            stamp = index.next_stamp()
-        size = self._write_aside(index, self.held.number, stamp)
+            positions = index.few_positions(self._progress)
+        size = self._write_aside(index, self.held.number, positions)
         faults.point("spool.written")
-        segment = Segment(self.held.number, len(self.messages), size, stamp, digests=self.held.packed())
+        segment = Segment(self.held.number, len(self.messages), size, digests=self.held.packed())
         with lock:
             index.add(segment, self._progress)
             faults.point("spool.indexed")
@@ -78,14 +80,17 @@ class SegmentInMaking:
         self.messages, self.held, self._progress, self._weight = [], None, {}, 0
         return segment
 
-    def _write_aside(self, index: SpoolIndex, number: int, stamp: int) -> int:
+    def _write_aside(self, index: SpoolIndex, number: int, positions: Mapping[str, str] | None) -> int:
         import pyarrow.parquet as pq
 
         path = index.temporary(number)
+        table = as_table(self.messages)
+        if positions:
+            table = table.replace_schema_metadata({PROGRESS: json.dumps(positions)})
         with index.explained("written"):
             with path.open("wb") as file:
                 pq.write_table(
-                    as_table(self.messages),
+                    table,
                     file,
                     compression="zstd",
                     compression_level=1,
@@ -94,6 +99,5 @@ class SegmentInMaking:
                 )
                 file.flush()
                 os.fsync(file.fileno())
-            os.utime(path, ns=(stamp * 1_000_000,) * 2)
             sync_folder(index.segments)
             return path.stat().st_size

@@ -12,15 +12,18 @@ import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ematix_flow.errors import FlowError
 from ematix_flow.spec.pipelines import FileOptions
+from ematix_flow.spec.streams import require_zone
 from ematix_flow.spec.tables import ColumnSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+LagUnit = Literal["messages", "milliseconds"]
 
 # The columns in which messages of every source travel.
 VALUE, KEY, TOPIC, PARTITION, POSITION, TIMESTAMP, HEADERS = (
@@ -60,9 +63,9 @@ class Reading:
     """How a stream follows its source: from where, and how much at once.
 
     ``query`` names what is followed: a topic, a queue, a subscription, a folder, a table. ``starting`` is
-    ``earliest``, ``latest`` or a moment, for who has no position yet. ``resume`` is the position that a
-    target has committed, which wins. ``pipeline`` names who reads, where a broker keeps positions of readers;
-    empty for who reads by hand.
+    ``earliest``, ``latest`` or a moment with a zone, for who has no position yet. ``resume`` is the position
+    that a target has committed, which wins. ``pipeline`` names who reads, where a broker keeps positions of
+    readers; empty for who reads by hand.
     """
 
     query: str
@@ -73,6 +76,9 @@ class Reading:
     options: Mapping[str, str] = field(default_factory=dict)
     files: FileOptions = field(default_factory=FileOptions)
     pipeline: str = ""
+
+    def __post_init__(self) -> None:
+        require_zone(self.starting)
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ class Receiver(ABC):
     """
 
     acknowledges: bool = True  # False: positions are in `progress`, and nothing comes again by itself
-    lag_unit: str = "messages"  # what `lag` counts: "messages", or "milliseconds" behind the newest
+    lag_unit: LagUnit = "messages"  # what `lag` counts; milliseconds are those behind the newest message
     flags_redelivery: bool = False  # True: a message that is not marked ``redelivered`` never came before
     generation: int = 0  # another number whenever all receipts given before have become void
 
@@ -137,7 +143,7 @@ class Receiver(ABC):
         return None
 
     def lag(self) -> Mapping[str, int]:
-        """How much waits in each partition, in `lag_unit`, as far as the source tells."""
+        """How much waits in each ``topic/partition``, in `lag_unit`, as far as the source tells."""
         return {}
 
     @abstractmethod
@@ -187,10 +193,6 @@ class SparkStream(StreamSource):
         """How many messages lie between two positions at most; None when that is not known."""
         return None
 
-    def sample(self, spark: SparkSession, reading: Reading, rows: int) -> DataFrame:
-        """Up to ``rows`` of what is there, as a batch, to find out what payloads look like."""
-        raise NotImplementedError
-
 
 class Received(StreamSource):
     """A source that we receive ourselves."""
@@ -198,6 +200,10 @@ class Received(StreamSource):
     @abstractmethod
     def receiver(self, reading: Reading, progress: Mapping[str, str]) -> Receiver:
         """Open it where ``progress`` (all that was ever stored) ends."""
+
+    def most_at_once(self, reading: Reading) -> int | None:
+        """How many messages one batch holds at most; None for as many as there are."""
+        return reading.max_rows
 
 
 class ReceivedFiles(Received):

@@ -35,19 +35,29 @@ class StreamState:
     rate: float = 0.0  # rows written a second, in the last batch
     seconds: float = 0.0  # of the last batch
     lag: int | None = None
+    lag_unit: str = "messages"
     dead_letters: int = 0
     restarts: int = 0
     changed: bool = False  # since it was last told
     told_at: float = 0.0
 
-    def take(self, number: int, read: int, written: int, seconds: float, lag: Mapping[str, int]) -> None:
+    def take(
+        self,
+        number: int,
+        read: int,
+        written: int,
+        seconds: float,
+        lag: Mapping[str, int],
+        lag_unit: str = "messages",
+    ) -> None:
         self.batches += 1
         self.last_batch = number
         self.rows_read += read
         self.rows_written += written
         self.seconds = seconds
         self.rate = written / seconds if seconds > 0 else 0.0
-        self.lag = sum(lag.values()) if lag else None
+        in_all = max if lag_unit == "milliseconds" else sum  # times of several partitions do not add up
+        self.lag, self.lag_unit = in_all(lag.values()) if lag else None, lag_unit
         self.changed = True
 
     def fields(self) -> str:
@@ -60,7 +70,7 @@ class StreamState:
             "batch_seconds": f"{self.seconds:.2f}",
         }
         optional = {
-            "lag": self.lag,
+            "lag_ms" if self.lag_unit == "milliseconds" else "lag": self.lag,
             "dead_letters": self.dead_letters or None,
             "restarts": self.restarts or None,
         }
@@ -73,7 +83,8 @@ class StreamState:
             return "waiting for rows"
         parts = [f"{self.rows_written:,} rows", f"{self.rate:,.0f} a second", f"batch {self.last_batch}"]
         if self.lag is not None:
-            parts.append(f"lag {self.lag:,}")
+            timed = self.lag_unit == "milliseconds"
+            parts.append(f"lag {self.lag / 1000:,.1f} s" if timed else f"lag {self.lag:,}")
         parts.append(f"last {self.seconds:.1f} s")
         if self.dead_letters:
             parts.append(f"{self.dead_letters:,} put aside")
@@ -98,9 +109,10 @@ class StreamView(StreamWatch):
         rows_written: int,
         seconds: float,
         lag: Mapping[str, int],
+        lag_unit: str = "messages",
     ) -> None:
         with self._lock:
-            self.states[name].take(number, rows_read, rows_written, seconds, lag)
+            self.states[name].take(number, rows_read, rows_written, seconds, lag, lag_unit)
             self.shown_state(self.states[name])
 
     def dead_letters(self, name: str, count: int) -> None:

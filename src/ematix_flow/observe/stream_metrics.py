@@ -47,19 +47,24 @@ class _Pipeline:
     attempt: float | None = None
     restarts: int = 0
     error: str | None = None
+    failing: dict[str, tuple[float, str]] = field(default_factory=dict)  # targets: since when, and why
     targets: set[str] = field(default_factory=set)
-    partitions: set[tuple[str, str]] = field(default_factory=set)
+    partitions: set[tuple[Gauge, str, str]] = field(default_factory=set)  # whose lag is shown
 
 
 @dataclass(frozen=True)
 class Health:
-    """The answer to one question: whether all is well, and how each pipeline is."""
+    """The answer to one question: whether all is well, and how each pipeline is.
+
+    ``status`` is a word for it; a pipeline that runs on while one of its targets fails is ``degraded``.
+    """
 
     well: bool
     pipelines: Mapping[str, Mapping[str, Any]]
+    status: str
 
     def to_json(self) -> dict[str, Any]:
-        return {"status": "ok" if self.well else "failed", "pipelines": dict(self.pipelines)}
+        return {"status": self.status, "pipelines": dict(self.pipelines)}
 
 
 class StreamMetrics:
@@ -92,6 +97,13 @@ class StreamMetrics:
             buckets=_SECONDS,
         )
         self._lag = self._gauge("lag", "Messages that wait.", "pipeline", "topic", "partition")
+        self._lag_seconds = self._gauge(
+            "lag_seconds",
+            "How far behind the newest message, of sources that tell it in time.",
+            "pipeline",
+            "topic",
+            "partition",
+        )
         self._watermark = self._gauge(
             "watermark_lag_seconds", "How far the watermark is behind the clock.", "pipeline"
         )
@@ -114,6 +126,8 @@ class StreamMetrics:
             name, known = self._known(pipeline)
             if known.state != state:
                 known.state, known.since = state, self._monotonic()
+            if state in ("starting", "stopped"):
+                known.failing.clear()
             if error is not None:
                 known.error = _shown(error)
             elif state == "running":
@@ -149,8 +163,13 @@ class StreamMetrics:
         with self._lock:
             self._known(pipeline)[1].attempt = self._monotonic()
 
-    def lag(self, pipeline: str, waiting: Mapping[str, int]) -> None:
-        """How many messages wait, by ``topic/partition``. What is not named any more is forgotten."""
+    def lag(self, pipeline: str, waiting: Mapping[str, int], unit: str = "messages") -> None:
+        """How much waits, by ``topic/partition``: messages, or ``milliseconds`` behind the newest.
+
+        What is not named any more is forgotten. Times that share a label are not added: the longest counts.
+        """
+        timed = unit == "milliseconds"
+        gauge, per = (self._lag_seconds, 1000) if timed else (self._lag, 1)
         with self._lock:
             name, known = self._known(pipeline)
             found: dict[tuple[str, str], int] = {}
@@ -159,12 +178,13 @@ class StreamMetrics:
                 label = (_label(topic or place), _label(partition if topic else ""))
                 if len(found) >= MOST_PARTITIONS and label not in found:
                     label = (OTHER, OTHER)
-                found[label] = found.get(label, 0) + _count(waiting[place])
-            for label in known.partitions - found.keys():
-                self._lag.remove(name, *label)
-            known.partitions = set(found)
-            for label, messages in found.items():
-                self._lag.labels(name, *label).set(messages)
+                before, here = found.get(label, 0), _count(waiting[place])
+                found[label] = max(before, here) if timed else before + here
+            for old, topic, partition in known.partitions - {(gauge, *label) for label in found}:
+                old.remove(name, topic, partition)
+            known.partitions = {(gauge, *label) for label in found}
+            for label, much in found.items():
+                gauge.labels(name, *label).set(much / per)
 
     def watermark_lag(self, pipeline: str, seconds: float) -> None:
         if math.isfinite(seconds):
@@ -187,13 +207,31 @@ class StreamMetrics:
             self._restarts.labels(name).inc()
             self.state(pipeline, "restarting", error)
 
+    def target_failed(self, pipeline: str, target: str, error: BaseException | str) -> None:
+        """One target of several fails alone: the pipeline goes on without it, and tries it again."""
+        with self._lock:
+            failing, label = self._known(pipeline)[1].failing, _label(target)
+            if label in failing or len(failing) < MOST_TARGETS:
+                since = failing[label][0] if label in failing else self._monotonic()
+                failing[label] = since, _shown(error)
+
+    def target_recovered(self, pipeline: str, target: str) -> None:
+        """The target takes batches again."""
+        with self._lock:
+            self._known(pipeline)[1].failing.pop(_label(target), None)
+
     # ------------------------------------------------------------------ what others ask
 
     def health(self) -> Health:
-        """Well unless a pipeline has failed for good."""
+        """Well unless a pipeline has failed for good; ``degraded`` while a target of one fails alone."""
         with self._lock:
             well = all(known.state != "failed" for known in self._pipelines.values())
-            return Health(well, {name: self._told(known) for name, known in self._pipelines.items()})
+            degraded = any(known.failing for known in self._pipelines.values())
+            told = {
+                name: {**self._told(known), "failing_targets": self._failing(known)}
+                for name, known in self._pipelines.items()
+            }
+        return Health(well, told, "failed" if not well else "degraded" if degraded else "ok")
 
     def ready(self) -> Health:
         """Well when there are pipelines and each of them runs and is not stuck."""
@@ -202,7 +240,8 @@ class StreamMetrics:
                 name: {**self._told(known), "ready": self._is_ready(known)}
                 for name, known in self._pipelines.items()
             }
-        return Health(bool(told) and all(each["ready"] for each in told.values()), told)
+        ready = bool(told) and all(each["ready"] for each in told.values())
+        return Health(ready, told, "ready" if ready else "not ready")
 
     def serve(self, port: int, host: str = "127.0.0.1") -> StreamServer:
         """Show all of it at ``/metrics``, ``/health`` and ``/ready``; port 0 is any that is free."""
@@ -213,6 +252,13 @@ class StreamMetrics:
     def _is_ready(self, known: _Pipeline) -> bool:
         last = known.since if known.attempt is None else max(known.attempt, known.since)
         return known.state == "running" and self._monotonic() - last <= self.stale_after_seconds
+
+    def _failing(self, known: _Pipeline) -> dict[str, dict[str, Any]]:
+        now = self._monotonic()
+        return {
+            target: {"since_seconds": round(now - since, 3), "last_error": error}
+            for target, (since, error) in known.failing.items()
+        }
 
     def _told(self, known: _Pipeline) -> dict[str, Any]:
         now = self._monotonic()

@@ -111,8 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path in ("/health", "/ready"):
             found = metrics.health() if path == "/health" else metrics.ready()
             status = HTTPStatus.OK if found.well else HTTPStatus.SERVICE_UNAVAILABLE
-            told = {**found.to_json(), "status": _word(path, found.well)}
-            self._answer_json(status, told)
+            self._answer_json(status, found.to_json())
         else:
             self._answer_json(HTTPStatus.NOT_FOUND, {"paths": ["/metrics", "/health", "/ready"]})
 
@@ -134,12 +133,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         _log.debug(format, *args)
-
-
-def _word(path: str, well: bool) -> str:
-    if path == "/ready":
-        return "ready" if well else "not ready"
-    return "ok" if well else "failed"
 
 
 def _listening(metrics: StreamMetrics, host: str, port: int) -> _Server:

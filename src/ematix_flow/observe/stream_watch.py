@@ -19,8 +19,12 @@ class StreamWatch:
         rows_written: int,
         seconds: float,
         lag: Mapping[str, int],
+        lag_unit: str = "messages",
     ) -> None:
-        """A batch is committed. ``lag`` says for each partition how much waits behind it, where known."""
+        """A batch is committed. ``lag`` says for each partition how much waits behind it, where known.
+
+        It counts messages, or the ``milliseconds`` behind the newest one.
+        """
 
     def dead_letters(self, name: str, count: int) -> None:
         """So many more messages were put aside."""

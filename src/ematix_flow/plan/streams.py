@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.base import Backend, LiveTable, TablePlan
 from ematix_flow.backends.payloads.base import META_COLUMNS, Payload
+from ematix_flow.backends.payloads.connections import payload_of
 from ematix_flow.backends.relational import RelationalTarget
 from ematix_flow.backends.streams import MessageTarget, StreamSource
 from ematix_flow.backends.table_plans import require_identifier_length
 from ematix_flow.errors import CannotConnect, GuaranteeRefused, SchemaMismatch, Unsupported, did_you_mean
-from ematix_flow.graph.connections import resolve_for_use
 from ematix_flow.plan.definition import Choice
 from ematix_flow.plan.drift import judge_drift
 from ematix_flow.plan.matching import keeping_marks, resolve_matching
 from ematix_flow.plan.spark_types import columns_of_frame, schema_ddl
+from ematix_flow.plan.stream_abilities import VIEW, check_batch_limit, check_read_parts, check_sent_parts
 from ematix_flow.plan.world import World
-from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.pipelines import PipelineSpec, SourceSpec, TargetSpec, connection_label
-from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec, StreamTargetSpec
+from ematix_flow.spec.streams import SPARK_DIALECTS, StreamSourceSpec, StreamSpec, StreamTargetSpec
 from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.matching import Matching
@@ -35,7 +35,6 @@ from ematix_flow.strategies.projection import build_projection, needs_projection
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-VIEW = "source"  # the name under which transform_sql finds the stream
 _EXACT = ("kafka", "kinesis", "delta_local", "delta_s3", "object_store_local", "object_store_s3")
 _OURS = (LOADED_AT, BATCH_ID)
 
@@ -142,40 +141,22 @@ def stream_source(world: World, source: StreamSourceSpec) -> StreamSource:
     return found
 
 
-def payload_of(world: World, source: StreamSourceSpec) -> Payload:
-    """How the messages of a source are written; the connection says it, JSON when it does not."""
-    return _payload(world.backend(source.connection).connection, source.query)
+def check_abilities(spec: StreamSpec, world: World) -> None:
+    """Refuse what a source or a target cannot do, now that all connections are known."""
+    kinds = [world.backend(source.connection).kind for source in spec.sources]
+    check_read_parts(spec, kinds)
+    check_batch_limit(spec, kinds)
+    for target in spec.targets:
+        check_sent_parts(target, world.backend(target.connection).kind, spec.where)
+
+
+def source_payload(world: World, source: StreamSourceSpec) -> Payload:
+    """How the messages of a source are written."""
+    return payload_of(world.backend(source.connection).connection, source.query)
 
 
 def target_payload(world: World, target: StreamTargetSpec) -> Payload:
-    return _payload(world.backend(target.connection).connection, target.topic or target.queue or "")
-
-
-def _payload(connection: Connection, topic: str) -> Payload:
-    return Payload(
-        format=getattr(connection, "payload_format", "") or "json",
-        registry=_registry(connection),
-        topic=topic,
-        subject_strategy=getattr(connection, "subject_strategy", "") or "topic_name",
-        message=getattr(connection, "protobuf_message", "") or "",
-    )
-
-
-def _registry(connection: Connection) -> Connection | None:
-    from ematix_flow.spec.connections import SchemaRegistryConnection
-
-    named = getattr(connection, "schema_registry", None)
-    if named:
-        return resolve_for_use(named)
-    url = getattr(connection, "schema_registry_url", "")
-    if not url:
-        return None
-    return SchemaRegistryConnection(
-        name=f"{connection.name} registry",
-        url=url,
-        basic_auth_user=getattr(connection, "schema_registry_basic_auth_user", ""),
-        basic_auth_password=getattr(connection, "schema_registry_basic_auth_password", ""),
-    )
+    return payload_of(world.backend(target.connection).connection, target.topic or target.queue or "")
 
 
 # ------------------------------------------------------------------ columns
@@ -338,7 +319,7 @@ def run_sql(spec: StreamSpec, frame: DataFrame, lookups: Mapping[str, str]) -> D
 
 def spark_text(sql: str, dialect: str | None) -> str:
     """The SQL in Spark's own words."""
-    if dialect in (None, "spark", "datafusion"):
+    if dialect is None or dialect in SPARK_DIALECTS:
         return sql
     import sqlglot
     from sqlglot.errors import SqlglotError
@@ -349,6 +330,8 @@ def spark_text(sql: str, dialect: str | None) -> str:
         raise Unsupported(
             f"transform_sql cannot be read as {dialect}: {str(error).splitlines()[0]}"
         ) from error
+    if len(statements) != 1:
+        raise Unsupported(f"transform_sql is one statement, and these are {len(statements)}")
     return statements[0]
 
 

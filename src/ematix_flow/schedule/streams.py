@@ -255,6 +255,7 @@ class _Run:
                 report=self._report,
                 note=self.watch.note,
                 alive=lambda: self.metrics.idle(self.spec.name),
+                failing=self._failing,
                 stop=self.running._stop,
             )
             self.watch.started(self.spec.name, "")
@@ -272,12 +273,19 @@ class _Run:
             dropped=batch.dropped,
         )
         self.metrics.batch(name, batch.rows_read, batch.rows_written, batch.seconds)
-        self.metrics.lag(name, batch.lag)
+        self.metrics.lag(name, batch.lag, batch.lag_unit)
         for stage, count in batch.dead_letters.items():
             self.metrics.dead_letter(name, stage, count)
-        self.watch.batch(name, batch.number, batch.rows_read, written, sum(batch.seconds.values()), batch.lag)
+        seconds = sum(batch.seconds.values())
+        self.watch.batch(name, batch.number, batch.rows_read, written, seconds, batch.lag, batch.lag_unit)
         if letters:
             self.watch.dead_letters(name, letters)
+
+    def _failing(self, target: str, error: FlowError | None) -> None:
+        if error is None:
+            self.metrics.target_recovered(self.spec.name, target)
+        else:
+            self.metrics.target_failed(self.spec.name, target, error)
 
     def _restarting(self, restart: Restart) -> None:
         self.running._add(restarts=1)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import (
     ConnectionRef,
@@ -25,7 +26,16 @@ STREAM_MODES = ("append", "merge", "scd2")
 ERROR_POLICIES = ("fail", "drop", "dlq")
 DEAD_LETTER_STORES = ("auto", "topic", "table", "broker")
 DELIVERIES = ("auto", "at_least_once", "exactly_once")
+SPARK_DIALECTS = ("spark", "datafusion")  # of SQL that Spark takes as it is written
 BROKERS = ("kafka", "rabbitmq", "pubsub", "kinesis")
+
+
+def require_zone(starting: object) -> None:
+    """A moment at which a stream starts has a zone: the same text is another moment on another machine."""
+    if isinstance(starting, dt.datetime) and starting.tzinfo is None:
+        raise DeclarationError(
+            f"starting={starting!s} has no time zone", next_step='as in "2026-01-31T00:00:00Z"'
+        )
 
 
 @dataclass(frozen=True)

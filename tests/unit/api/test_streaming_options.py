@@ -11,6 +11,7 @@ import pytest
 import ematix_flow
 from ematix_flow import (
     BigInt,
+    DeltaLocalConnection,
     KafkaConnection,
     KinesisConnection,
     Lookup,
@@ -35,6 +36,7 @@ KAFKA = KafkaConnection(name="kafka_prod", bootstrap_servers="localhost:9092")
 WAREHOUSE = PostgresConnection(name="warehouse", url="postgres://localhost/db")
 RABBIT = RabbitMQConnection(name="rabbit", amqp_url="amqp://localhost")
 KINESIS = KinesisConnection(name="kinesis", stream_name="events", region="eu-west-1")
+DELTA = DeltaLocalConnection(name="delta", path="lake")
 LAKE = ObjectStoreLocalConnection(name="lake", path="lake", format="parquet")
 
 
@@ -145,6 +147,23 @@ def test_an_empty_transform_is_none() -> None:
     assert declare(transform_sql="  \n ").transform_sql is None
 
 
+@pytest.mark.parametrize("dialect", ["spark", "datafusion", "duckdb", "postgres", None])
+def test_sql_may_be_written_in_a_dialect_that_can_be_read(dialect: str | None) -> None:
+    assert declare(transform_sql="SELECT * FROM source", dialect=dialect).dialect == dialect
+
+
+@pytest.mark.parametrize("source", [KAFKA, RABBIT, KINESIS, "later"])
+def test_the_rows_of_a_batch_can_be_limited_where_messages_come(source: Any) -> None:
+    assert declare(source=source, max_rows_per_batch=5).max_rows_per_batch == 5
+
+
+def test_a_source_of_files_names_its_own_limit() -> None:
+    for source, option in ((LAKE, "max_files"), (DELTA, "max_bytes_per_trigger")):
+        with pytest.raises(DeclarationError) as caught:
+            declare(source=source, max_rows_per_batch=5)
+        assert option in (caught.value.next_step or "")
+
+
 def test_guarantee_is_another_word_for_delivery() -> None:
     assert declare(guarantee="exactly_once").delivery == "exactly_once"
 
@@ -251,6 +270,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"idle_pause_ms": -1}, "idle_pause_ms= takes a whole number from 0 on"),
     ({"idle_pause_ms": True}, "idle_pause_ms= takes a whole number"),
     ({"max_rows_per_batch": 0}, "max_rows_per_batch= takes a whole number from 1 on"),
+    ({"dialect": "postgress"}, "dialect='postgress' is unknown. Did you mean 'postgres'?"),
+    ({"dialect": "esperanto"}, "dialect='esperanto' is unknown."),
+    ({"dialect": ""}, "dialect='' is unknown."),
+    ({"source": LAKE, "max_rows_per_batch": 5}, "max_rows_per_batch= counts messages, and a source of kind"),
+    ({"source": DELTA, "max_rows_per_batch": 5}, "delta_local brings versions of a table"),
     ({"delivery": "exactly-once"}, "Did you mean 'exactly_once'?"),
     ({"delivery": "auto", "guarantee": "auto"}, "say the same thing"),
     ({"on_drift": "ignore"}, "on_drift='ignore' is unknown"),

@@ -100,7 +100,6 @@ def test_everything_that_a_file_may_say() -> None:
         mode = "merge"
         keys = ["id"]
         on_drift = "evolve"
-        max_rows_per_batch = 1000
         delivery = "exactly_once"
         continue_on_target_failure = true
         fail_on_data_loss = false

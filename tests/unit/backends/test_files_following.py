@@ -67,7 +67,7 @@ def test_each_file_is_a_message_with_its_path_and_when_it_was_written(root: Path
         value=b"raw/orders/a.csv",
         topic="raw/orders/",
         position=f"raw/orders/a.csv|{version}",
-        timestamp=dt.datetime.fromtimestamp(OLD, dt.UTC),
+        timestamp=dt.datetime.fromtimestamp(OLD, dt.timezone.utc),
     )
     assert receiver.progress() == {"raw/orders/a.csv": version}
     assert receiver.poll(10, 0) == ()
@@ -279,7 +279,7 @@ def test_latest_in_an_empty_folder_is_remembered(root: Path) -> None:
 def test_a_moment_passes_over_what_was_written_before_it(root: Path) -> None:
     put(root, "before.csv", at=OLD - 1)
     put(root, "at.csv", at=OLD)
-    moment = dt.datetime.fromtimestamp(OLD, dt.UTC)
+    moment = dt.datetime.fromtimestamp(OLD, dt.timezone.utc)
     receiver = receive(root, starting=moment)
     assert names(receiver.poll(10, 0)) == ["at.csv"]
     assert receive(root, receiver.progress(), starting=moment).poll(10, 0) == ()

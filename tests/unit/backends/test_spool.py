@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +100,7 @@ def test_the_files_of_settled_segments_go_with_the_next_settling(tmp_path: Path)
     assert (spool.segments / second).exists()
     spool.settle([second, 99])
     assert (spool.segments / second).exists()
-    spool.forget_settled()
+    spool.settle([])
     assert list(spool.segments.iterdir()) == []
     spool.close()
 
@@ -235,23 +234,6 @@ def test_settled_messages_are_forgotten_in_time(tmp_path: Path, monkeypatch: pyt
     spool.close()
 
 
-def test_what_waits_for_long_gets_a_new_time_in_its_old_order(tmp_path: Path) -> None:
-    spool = driven(tmp_path, BrokerReceiver(broker_with(b"a", b"b", b"c")), max_rows=1)
-    for _ in range(3):
-        spool.turn()
-    names = spool.pending()
-    stamps = [(spool.segments / name).stat().st_mtime_ns // 1_000_000 for name in names]
-    assert stamps == sorted(set(stamps))
-    spool.close()
-    for name in names:
-        os.utime(spool.segments / name, (0, 0))
-    spool.open()
-    fresh = [(spool.segments / name).stat().st_mtime_ns // 1_000_000 for name in names]
-    assert fresh == sorted(set(fresh))
-    assert fresh[0] > stamps[-1]
-    spool.close()
-
-
 def test_files_that_the_index_does_not_know_are_deleted_if_they_are_a_spools(tmp_path: Path) -> None:
     Spool(tmp_path).open().close()
     for name in (f".tmp-{7:020d}.parquet", f"{7:020d}.parquet", "notes.txt"):
@@ -352,6 +334,19 @@ def test_a_source_that_cannot_tell_is_drained_when_nothing_comes(tmp_path: Path)
     spool.turn(timeout=0)
     assert not spool.drained(60)
     assert spool.drained(0)
+    spool.close()
+
+
+def test_lag_is_told_in_the_unit_of_its_source(tmp_path: Path) -> None:
+    class Timed(BrokerReceiver):
+        lag_unit = "milliseconds"
+
+        def lag(self) -> Mapping[str, int]:
+            return {"s/0": 1200}
+
+    spool = driven(tmp_path, Timed(Broker()))
+    spool.turn(timeout=0)
+    assert (spool.lag(), spool.lag_unit) == ({"s/0": 1200}, "milliseconds")
     spool.close()
 
 

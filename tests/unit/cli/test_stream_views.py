@@ -11,6 +11,7 @@ from ematix_flow.cli.stream_watching import (
     LineStreamView,
     LiveStreamView,
     QuietStreamView,
+    StreamState,
     choose_stream_view,
 )
 from ematix_flow.errors import TargetFailed
@@ -59,6 +60,13 @@ def test_a_log_gets_a_line_every_ten_seconds_in_which_something_happened(clock: 
     view.dead_letters("a", 3)
     view.tick()
     assert said(view)[2:] == [f"{line} dead_letters=3"]
+
+
+def test_lag_in_time_is_that_of_the_latest_partition(clock: Clock) -> None:
+    state = StreamState("a")
+    state.take(1, 5, 5, 1.0, {"s/0": 1500, "s/1": 4000}, "milliseconds")
+    assert state.fields().endswith(" lag_ms=4000")
+    assert ", lag 4.0 s," in state.sentence()
 
 
 def test_a_log_says_restarts_and_the_end_at_once(clock: Clock) -> None:

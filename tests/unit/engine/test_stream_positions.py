@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.engine.streams.checkpoint import Checkpoint, joined, least, separate
+from ematix_flow.engine.streams.checkpoint import Checkpoint, joined, least, separate, write_checkpoint
 from ematix_flow.errors import EngineError
 
 
@@ -51,6 +51,15 @@ def test_a_checkpoint_tells_what_spark_wrote(tmp_path: Path) -> None:
     assert checkpoint.before(1) == ('{"t":{"0":3}}', None)
     assert checkpoint.before(0) == ()
     assert checkpoint.last_committed() == 0
+
+
+def test_a_checkpoint_that_was_lost_is_written_anew(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "anew", ['{"t":{"0":3}}', '{"u":{"0":1}}'])
+    checkpoint = Checkpoint(tmp_path / "anew")
+    assert (checkpoint.last_planned(), checkpoint.last_committed()) == (0, 0)
+    assert checkpoint.positions(0) == ('{"t":{"0":3}}', '{"u":{"0":1}}')
+    assert len(checkpoint.query_id()) == 36
+    assert [path.name for path in tmp_path.iterdir()] == ["anew"]
 
 
 def test_a_damaged_checkpoint_is_told_with_the_way_out(tmp_path: Path) -> None:

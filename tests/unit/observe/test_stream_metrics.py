@@ -94,6 +94,19 @@ def test_lag_is_by_partition_and_forgets_those_that_are_gone(metrics: StreamMetr
     assert value(metrics, "lag", pipeline="orders", topic="a/b", partition="1") is None
 
 
+def test_lag_that_a_source_tells_as_time_is_not_shown_as_messages(metrics: StreamMetrics) -> None:
+    metrics.lag("orders", {"events/shard-0": 2500, "events/shard-1": 0}, "milliseconds")
+    assert value(metrics, "lag_seconds", pipeline="orders", topic="events", partition="shard-0") == 2.5
+    assert value(metrics, "lag_seconds", pipeline="orders", topic="events", partition="shard-1") == 0
+    assert value(metrics, "lag", pipeline="orders", topic="events", partition="shard-0") is None
+    metrics.lag("orders", {"events/shard-0": 3})
+    assert value(metrics, "lag_seconds", pipeline="orders", topic="events", partition="shard-0") is None
+    assert value(metrics, "lag", pipeline="orders", topic="events", partition="shard-0") == 3
+    metrics.lag("late", {f"topic/{n:05}": n for n in range(MOST_PARTITIONS + 4)}, "milliseconds")
+    longest = (MOST_PARTITIONS + 3) / 1000
+    assert value(metrics, "lag_seconds", pipeline="late", topic="other", partition="other") == longest
+
+
 def test_the_other_numbers_are_counted(metrics: StreamMetrics) -> None:
     metrics.dead_letter("orders", "decode", 3)
     metrics.skipped("orders", 2)
@@ -176,7 +189,42 @@ def test_health_tells_how_each_pipeline_is(
         "last_attempt_seconds_ago": 7.0,
         "restarts": 1,
         "last_error": "CannotConnect: no route to amqp://ann:***@mq",
+        "failing_targets": {},
     }
+
+
+def test_a_target_that_fails_alone_degrades_its_pipeline_until_it_is_back(
+    metrics: StreamMetrics, server: StreamServer, clock: Clock
+) -> None:
+    metrics.state("orders", "running")
+    metrics.target_failed("orders", "dw:a", CannotConnect("no route to amqp://ann:hunter22@mq"))
+    clock.now += 4
+    metrics.target_failed("orders", "dw:a", CannotConnect("still none to amqp://ann:hunter22@mq"))
+    status, told = asked(server, "/health")
+    assert (status, told["status"], told["pipelines"]["orders"]["state"]) == (200, "degraded", "running")
+    assert told["pipelines"]["orders"]["failing_targets"] == {
+        "dw:a": {"since_seconds": 4.0, "last_error": "CannotConnect: still none to amqp://ann:***@mq"}
+    }
+    status, told = asked(server, "/ready")
+    assert (status, told["status"]) == (200, "ready")
+    metrics.target_recovered("orders", "dw:b")
+    assert asked(server, "/health")[1]["status"] == "degraded"
+    metrics.target_recovered("orders", "dw:a")
+    assert asked(server, "/health")[1]["status"] == "ok"
+
+
+def test_what_failed_before_a_restart_is_not_said_of_the_new_start(metrics: StreamMetrics) -> None:
+    metrics.target_failed("orders", "dw:a", "away")
+    metrics.state("orders", "failed", "broken")
+    assert metrics.health().status == "failed"
+    metrics.state("orders", "starting")
+    assert (metrics.health().status, metrics.health().well) == ("ok", True)
+
+
+def test_failing_targets_are_told_up_to_a_bound(metrics: StreamMetrics) -> None:
+    for number in range(MOST_TARGETS + 5):
+        metrics.target_failed("orders", f"dw:{number}", "away")
+    assert len(metrics.health().pipelines["orders"]["failing_targets"]) == MOST_TARGETS
 
 
 def test_a_pipeline_that_failed_for_good_is_not_healthy(metrics: StreamMetrics, server: StreamServer) -> None:

@@ -8,10 +8,9 @@ are what is read.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ematix_flow.backends.delta.log import first_and_last
 from ematix_flow.backends.delta.tables import DeltaTables
@@ -39,11 +38,13 @@ _SIZE = re.compile(r"[1-9][0-9]*[bkmgt]?b?", re.IGNORECASE)
 _SAID = re.compile(r"\[((?:DELTA|DIFFERENT_DELTA)_\w+)[^\]]*\] (.*?)(?: SQLSTATE|\n===|\Z)", re.DOTALL)
 _AT_VERSION = re.compile(r"at version (\d+)")
 
-_WHOLE = -1  # the index of a position that ends with a version
-
 
 class DeltaStream(SparkStream):
-    """Tables under one root: ``sales.orders`` and ``sales/orders`` are the folder ``sales/orders``."""
+    """Tables under one root: ``sales.orders`` and ``sales/orders`` are the folder ``sales/orders``.
+
+    A stream goes on by its checkpoint alone, which is written anew when it is lost: a position may lie
+    within a version, and no option says that.
+    """
 
     kind_of_rows = "columns"
 
@@ -60,13 +61,8 @@ class DeltaStream(SparkStream):
     def frame(self, spark: SparkSession, reading: Reading) -> DataFrame:
         options = _options(reading)
         folder = self._folder(reading)
-        if reading.resume is not None:
-            options = {**_without_start(options), **self._resumed(spark, reading, folder)}
         reader = spark.readStream.format("delta").options(**options)
         return reader.load(self._store.uri(folder))
-
-    def sample(self, spark: SparkSession, reading: Reading, rows: int) -> DataFrame:
-        return spark.read.format("delta").load(self._store.uri(self._folder(reading))).limit(rows)
 
     def failure(self, reading: Reading, said: str) -> FlowError | None:
         found = _SAID.search(said)
@@ -83,35 +79,6 @@ class DeltaStream(SparkStream):
     def _folder(self, reading: Reading) -> str:
         return self._tables.folder(_name(reading.query))
 
-    # -------------------------------------------------------------- going on from a position
-
-    def _resumed(self, spark: SparkSession, reading: Reading, folder: str) -> dict[str, str]:
-        """The options that go on after a position. SourceFailed where only a checkpoint can."""
-        position = _position(reading)
-        table = self._table_id(spark, folder)
-        if position["reservoirId"] != table:
-            raise SourceFailed(
-                f"the stream has read {reading.query!r} as table {position['reservoirId']}, and there it is "
-                f"table {table} now: it was dropped and made anew",
-                next_step="give the stream another name, so that it begins with the new table",
-            )
-        version, index = int(position["reservoirVersion"]), int(position["index"])
-        if position.get("isStartingVersion"):
-            if index == _WHOLE:
-                return {}
-            raise _only_by_checkpoint(reading, f"within the rows that version {version} had")
-        if index != _WHOLE:
-            raise _only_by_checkpoint(reading, f"within version {version}")
-        if version > first_and_last(self._store, folder)[1]:
-            # Delta takes no version that is to come, and "latest" would lose one that comes meanwhile
-            raise _only_by_checkpoint(reading, f"behind version {version - 1}, its last")
-        self._require_version(reading, folder, version)
-        return {"startingVersion": str(version)}
-
-    def _table_id(self, spark: SparkSession, folder: str) -> str:
-        path = self._store.uri(folder).replace("`", "``")
-        return str(spark.sql(f"DESCRIBE DETAIL delta.`{path}`").collect()[0]["id"])
-
     def _require_version(self, reading: Reading, folder: str, version: int) -> None:
         first, last = first_and_last(self._store, folder)
         if not first <= version <= last:
@@ -123,26 +90,6 @@ class DeltaStream(SparkStream):
 
 def _name(query: str) -> Name:
     return (query.strip("/"),) if "/" in query else tuple(query.split("."))
-
-
-def _position(reading: Reading) -> dict[str, Any]:
-    try:
-        found = json.loads(reading.resume or "")
-        assert {"reservoirId", "reservoirVersion", "index"} <= found.keys()
-    except (ValueError, AssertionError, AttributeError) as error:
-        raise SourceFailed(
-            f"the stream of {reading.query!r} cannot go on from {reading.resume!r}: "
-            "that is no position in a Delta table",
-            next_step="give the stream another name, so that it begins anew",
-        ) from error
-    return dict(found)
-
-
-def _only_by_checkpoint(reading: Reading, where: str) -> SourceFailed:
-    return SourceFailed(
-        f"the stream of {reading.query!r} ended {where}, and only its checkpoint can go on from there",
-        next_step="bring the checkpoint back, or give the stream another name, so that it begins anew",
-    )
 
 
 # ------------------------------------------------------------------ options
@@ -175,14 +122,9 @@ def _start(reading: Reading, given: Mapping[str, str]) -> dict[str, str]:
             raise DeclarationError(f"the option {_VERSION!r} is a version's number, not {version!r}")
         return {"startingVersion": version}
     if isinstance(reading.starting, dt.datetime):
-        moment = reading.starting
-        zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
-        return {"startingTimestamp": zoned.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S.%f")}
+        moment = reading.starting.astimezone(dt.timezone.utc)
+        return {"startingTimestamp": moment.strftime("%Y-%m-%d %H:%M:%S.%f")}
     return {"startingVersion": "latest"} if reading.starting == "latest" else {}
-
-
-def _without_start(options: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in options.items() if not key.startswith("starting")}
 
 
 _FAILURES = (

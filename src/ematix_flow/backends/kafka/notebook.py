@@ -8,12 +8,10 @@ from typing import Any
 from ematix_flow.backends.kafka.backend import KafkaBackend as Cluster
 from ematix_flow.backends.kafka.receiver import KafkaReceiver
 from ematix_flow.backends.notebooks import MessageBackend
-from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.backends.payloads.connections import payload_of
 from ematix_flow.backends.streams import Message, Reading, Receiver, Sender
 from ematix_flow.errors import UsageError
-from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.connections.brokers import KafkaConnection
-from ematix_flow.spec.connections.registries import SchemaRegistryConnection
 
 
 class KafkaBackend(MessageBackend):
@@ -52,22 +50,3 @@ class KafkaBackend(MessageBackend):
         """The last of each partition: it covers all before."""
         last = {(message.topic, message.partition): message.receipt for message in messages}
         return list(last.values())
-
-
-def payload_of(connection: KafkaConnection, topic: str = "") -> Payload:
-    """How an expanded connection says that payloads are written."""
-    return Payload(connection.payload_format or "json", registry_of(connection), topic)
-
-
-def registry_of(connection: KafkaConnection) -> Connection | None:
-    """The schema registry that an expanded connection names, in its long or its short form."""
-    if isinstance(connection.schema_registry, Connection):
-        return connection.schema_registry
-    if not connection.schema_registry_url:
-        return None
-    return SchemaRegistryConnection(
-        name=f"{connection.name}_registry",
-        url=connection.schema_registry_url,
-        basic_auth_user=connection.schema_registry_basic_auth_user,
-        basic_auth_password=connection.schema_registry_basic_auth_password,
-    )

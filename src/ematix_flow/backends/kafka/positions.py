@@ -128,8 +128,6 @@ def _unread(
     """Where to begin without any position."""
     moment = reading.starting
     if isinstance(moment, dt.datetime):
-        if moment.tzinfo is None:
-            raise SourceFailed("the moment at which a stream starts has no time zone")
         offsets = cluster.since(partitions, int(moment.timestamp() * 1000))
         late = [each for each, offset in offsets.items() if offset < 0]  # nothing is that new yet
         return {**offsets, **cluster.ends(late, committed=False)}

@@ -68,20 +68,6 @@ class KafkaSource(SparkStream):
             options["maxOffsetsPerTrigger"] = str(reading.max_rows)
         return spark.readStream.format("kafka").options(**options).load().selectExpr(*_COLUMNS)
 
-    def sample(self, spark: SparkSession, reading: Reading, rows: int) -> DataFrame:
-        """The last ``rows`` of each partition, cut to ``rows`` in all."""
-        found = Topics(reading.query).found(self._cluster)
-        partitions = [(topic, number) for topic in found for number in found[topic]]
-        first, last = self._cluster.beginnings(partitions), self._cluster.ends(partitions)
-        options = self._options(reading)
-        if partitions:
-            options["startingOffsets"] = text(
-                {each: max(first[each], last[each] - rows) for each in partitions}
-            )
-            options["endingOffsets"] = text(last)
-        options["failOnDataLoss"] = "false"
-        return spark.read.format("kafka").options(**options).load().selectExpr(*_COLUMNS).limit(rows)
-
     def goes_on(self, planned: str, remembered: str | None, reading: Reading) -> bool:
         """Not when a topic was taken out, or was read before and is back: Spark knows neither."""
         known = {topic for topic, _ in parse(planned)}

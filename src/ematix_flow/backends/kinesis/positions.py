@@ -44,7 +44,5 @@ class Position:
 
 
 def utc(moment: dt.datetime) -> dt.datetime:
-    """In UTC; one without a zone is taken to be in UTC already."""
-    if moment.tzinfo is None:
-        return moment.replace(tzinfo=dt.timezone.utc)
+    """The same moment, told in UTC."""
     return moment.astimezone(dt.timezone.utc)

@@ -30,7 +30,7 @@ from ematix_flow.backends.kinesis.opening import (
 )
 from ematix_flow.backends.kinesis.positions import Position, utc
 from ematix_flow.backends.kinesis.shards import Shard, all_keys_are_in, listed, readable
-from ematix_flow.backends.streams import Message, Reading, Receiver
+from ematix_flow.backends.streams import LagUnit, Message, Reading, Receiver
 from ematix_flow.errors import CannotConnect, FlowError, SourceFailed
 from ematix_flow.spec.connections import KinesisConnection
 
@@ -76,7 +76,7 @@ class KinesisReceiver(Receiver):
     """A poll may bring more than was asked for by what one packed record holds."""
 
     acknowledges = False
-    lag_unit = "milliseconds"
+    lag_unit: LagUnit = "milliseconds"
 
     def __init__(
         self,
@@ -325,7 +325,12 @@ class KinesisReceiver(Receiver):
 
     def lag(self) -> Mapping[str, int]:
         """By how many milliseconds each shard is behind: the service does not count messages."""
-        return {id: reader.behind for id, reader in self._readers.items() if reader.behind is not None}
+        stream = short(self._stream)
+        return {
+            f"{stream}/{id}": reader.behind
+            for id, reader in self._readers.items()
+            if reader.behind is not None
+        }
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)

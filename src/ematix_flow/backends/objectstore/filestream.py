@@ -75,6 +75,9 @@ class FilesStream(ReceivedFiles):
             written_in_place=self._written_in_place,
         )
 
+    def most_at_once(self, reading: Reading) -> int:
+        return self._options(reading).max_files
+
     def _options(self, reading: Reading) -> FollowOptions:
         return FollowOptions.of(reading.options, self._poll_seconds)
 

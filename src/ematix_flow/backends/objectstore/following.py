@@ -23,7 +23,7 @@ from ematix_flow.backends.streams import Message, Reading, Receiver
 
 _HELD = 10_000  # files that one listing keeps for the next polls; the others are found again
 _NAMED = 20  # changed files that one warning names
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _SECOND = 1_000_000_000
 _STARTED = "/"  # in progress, and no path: what was there at first has been passed over, if it was nothing
 
@@ -55,7 +55,7 @@ class FollowOptions:
     """How a folder is followed.
 
     ``settle_seconds`` is how long a file on a disk must have rested, ``poll_seconds`` how long at least
-    passes between two listings, ``max_files`` how many files one poll brings at most. ``recursive`` takes
+    passes between two listings, ``max_files`` how many files one batch has at most. ``recursive`` takes
     the files of all folders below, not only of partitions and dates.
     """
 
@@ -252,8 +252,7 @@ class FilesReceiver(Receiver):
 
 
 def _nanoseconds(moment: dt.datetime) -> int:
-    zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
-    return (zoned - _EPOCH) // dt.timedelta(microseconds=1) * 1_000
+    return (moment - _EPOCH) // dt.timedelta(microseconds=1) * 1_000
 
 
 def _moment(nanoseconds: int) -> dt.datetime | None:

@@ -22,7 +22,7 @@ from ematix_flow.backends.stores.s3 import S3Object, S3Store
 from ematix_flow.errors import SourceFailed, TargetFailed
 
 _LOOKS = 5
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ematix_flow import faults
 from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.backends.streams import LagUnit
 from ematix_flow.engine.streams.decoding import (
     ORDER,
     ORIGIN,
@@ -31,7 +32,8 @@ from ematix_flow.engine.streams.decoding import (
 from ematix_flow.engine.streams.few import Messages, few
 from ematix_flow.engine.streams.sinks import BatchName, Sink, TableSink
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed
-from ematix_flow.plan.streams import VIEW, StreamPlan, run_sql
+from ematix_flow.plan.stream_abilities import VIEW
+from ematix_flow.plan.streams import StreamPlan, run_sql
 from ematix_flow.plan.world import World
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import ColumnSpec
@@ -74,6 +76,7 @@ class BatchReport:
     empty: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     lag: Mapping[str, int] = field(default_factory=dict)
+    lag_unit: LagUnit = "messages"
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:

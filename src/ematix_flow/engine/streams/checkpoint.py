@@ -1,6 +1,7 @@
 """What a query's checkpoint says of its batches: which positions each one ends at, and which are committed.
 
-Spark writes a batch's positions before the batch runs and its commit after it. The files are only read.
+Spark writes a batch's positions before the batch runs and its commit after it. The files are only read, but
+for a checkpoint that was lost, which is written anew from the positions that a target remembers.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ class Checkpoint:
         """Whether no batch was ever planned."""
         return not _numbered(self.folder / "offsets")
 
+    def last_planned(self) -> int | None:
+        """The newest batch whose positions are written, whether it is done or not."""
+        return max(_numbered(self.folder / "offsets"), default=None)
+
     def query_id(self) -> str:
         """The query's own name for life, which is in every batch key."""
         try:
@@ -52,10 +57,6 @@ class Checkpoint:
             else ()
         )
 
-    def last_planned(self) -> tuple[str | None, ...]:
-        """Where each source stands after the newest batch that was planned, be it done or not."""
-        return self.positions(max(_numbered(self.folder / "offsets")))
-
     def last_committed(self) -> int | None:
         """The newest batch of which Spark knows that it is done."""
         return max(_numbered(self.folder / "commits"), default=None)
@@ -70,6 +71,24 @@ class Checkpoint:
             state="the targets are as their ledgers say",
             next_step="move that folder away and start again: the stream goes on where the ledger ends",
         )
+
+
+def write_checkpoint(folder: Path, positions: Sequence[str]) -> None:
+    """Make ``folder``, which must not be there, the checkpoint of a query that has read up to here.
+
+    Some sources can go on from an offset of theirs only, and not from an option: Delta's may lie within a
+    version. Spark takes such an offset from a checkpoint, so that a lost one is written again.
+    ``positions`` are the offsets of its sources, in the order in which it reads them. The query has an id
+    of its own, and its next batch is number 1. State of windows and joins is not in it.
+    """
+    aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    for name in ("offsets", "commits"):
+        (aside / name).mkdir(parents=True)
+    (aside / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+    facts = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
+    (aside / "offsets" / "0").write_text("\n".join(["v1", facts, *positions]))
+    (aside / "commits" / "0").write_text("v1\n" + json.dumps({"nextBatchWatermarkMs": 0}))
+    aside.rename(folder)
 
 
 def _numbered(folder: Path) -> list[int]:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.spool import Spool
+from ematix_flow.backends.spool import MAX_ROWS, Spool
 from ematix_flow.backends.streams import (
     MESSAGE_DDL,
     POSITION,
+    LagUnit,
     Reading,
     Received,
     ReceivedFiles,
@@ -79,7 +80,12 @@ class Followed(ABC):
         return None
 
     def lag(self, after: str | None) -> Mapping[str, int]:
+        """How much waits in each ``topic/partition``, in `lag_unit`."""
         return {}
+
+    @property
+    def lag_unit(self) -> LagUnit:
+        return "messages"
 
 
 class SharedPositions:
@@ -160,6 +166,7 @@ class SharedSpool:
         ``refused`` says which messages of segments that are done the source is to take as refused.
         """
         self.source, self.reading, self._refused = source, reading, refused
+        self.most = source.most_at_once(reading)
         self._reached: dict[int, int] = dict.fromkeys(range(shares), 0)
         self._settled = 0
         self._lock = threading.Lock()
@@ -169,7 +176,8 @@ class SharedSpool:
             progress = self.spool.progress()
             if not progress and remembered is not None:
                 progress = json.loads(remembered).get("progress") or {}
-            self.spool.follow(source.receiver(reading, progress))
+            rows = MAX_ROWS if self.most is None else min(self.most, MAX_ROWS)
+            self.spool.follow(source.receiver(reading, progress), max_rows=rows)
         except BaseException:
             self.spool.close()
             raise
@@ -194,8 +202,8 @@ class SharedSpool:
         if done:
             self.spool.settle(done, self._refused(done) if self._refused is not None else ())
 
-    def share(self, number: int, columns: tuple[ColumnSpec, ...] | None) -> Followed:
-        return _SpoolShare(self, number, columns)
+    def share(self, number: int, columns: tuple[ColumnSpec, ...] | None, checkpoint: Checkpoint) -> Followed:
+        return _SpoolShare(self, number, columns, checkpoint)
 
     def close(self) -> None:
         self.spool.close()
@@ -204,12 +212,18 @@ class SharedSpool:
 class _SpoolShare(Followed):
     """A spool as one query follows it."""
 
-    def __init__(self, shared: SharedSpool, number: int, columns: tuple[ColumnSpec, ...] | None) -> None:
-        self.shared, self.number, self.columns = shared, number, columns
+    def __init__(
+        self,
+        shared: SharedSpool,
+        number: int,
+        columns: tuple[ColumnSpec, ...] | None,
+        checkpoint: Checkpoint,
+    ) -> None:
+        self.shared, self.number, self.columns, self.checkpoint = shared, number, columns, checkpoint
         self.rows_are_columns = shared.source.kind_of_rows == "columns"
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        return spool_frame(spark, self.shared.spool.newest)
+        return spool_frame(spark, self.shared.spool, self.checkpoint.folder, self.shared.most)
 
     def batch(self, frame: DataFrame, before: str | None, after: str | None) -> DataFrame | None:
         paths = self.shared.spool.paths(segment_range(before, after, self.shared.spool.id))
@@ -250,3 +264,7 @@ class _SpoolShare(Followed):
 
     def lag(self, after: str | None) -> Mapping[str, int]:
         return self.shared.spool.lag()
+
+    @property
+    def lag_unit(self) -> LagUnit:
+        return self.shared.spool.lag_unit

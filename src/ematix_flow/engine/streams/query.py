@@ -88,6 +88,11 @@ class StreamQuery:
             raise failure(error) from error
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no batch is at work."""
+        return self._idle.is_set()
+
+    @property
     def _received(self) -> bool:
         """Whether we, and not Spark, know when all is there."""
         return any(source.is_drained() is not None for source in self.sources)
@@ -185,7 +190,8 @@ class StreamQuery:
                     source.committed(began, ended)
         faults.point("stream.acknowledged")
         self._done = number
-        self._report(replace(report, lag=self._lag(after)))
+        # several sources are of one kind
+        self._report(replace(report, lag=self._lag(after), lag_unit=self.sources[0].lag_unit))
 
     def _noted(self, positions: tuple[str | None, ...]) -> tuple[str | None, ...]:
         return tuple(s.noted(position) for s, position in zip(self.sources, positions, strict=True))

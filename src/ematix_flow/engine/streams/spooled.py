@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from ematix_flow.backends.spool import Spool
+from ematix_flow.backends.spool_limits import limited
+from ematix_flow.engine.streams.checkpoint import Checkpoint
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -20,7 +24,11 @@ FORMAT = "ematix_flow_spool"
 
 
 class SpoolStream(DataSource):
-    """Registered with a session under `FORMAT`; the option ``newest`` is the file with the last number."""
+    """Registered with a session under `FORMAT`.
+
+    The option ``newest`` is the file with the last number. With ``most``, how many messages a batch holds at
+    most, ``segments`` and ``checkpoint`` are the folders that tell where one ends.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -30,7 +38,11 @@ class SpoolStream(DataSource):
         return "segment bigint"
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        return _Reader(self.options["newest"])
+        limit = self.options.get("most")
+        if limit is None:
+            return _Reader(Path(self.options["newest"]))
+        folders = Path(self.options["segments"]), Path(self.options["checkpoint"])
+        return _LimitedReader(Path(self.options["newest"]), *folders, int(limit))
 
 
 class _Range(InputPartition):
@@ -39,14 +51,14 @@ class _Range(InputPartition):
 
 
 class _Reader(DataSourceStreamReader):
-    def __init__(self, newest: str) -> None:
+    def __init__(self, newest: Path) -> None:
         self.newest = newest
 
     def initialOffset(self) -> dict[str, Any]:
         return {"segment": 0}
 
     def latestOffset(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(Path(self.newest).read_text())
+        found: dict[str, Any] = json.loads(self.newest.read_text())
         return found
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -57,17 +69,36 @@ class _Reader(DataSourceStreamReader):
         return iter([(partition.end,)])
 
 
-def spool_frame(spark: SparkSession, newest: Path) -> DataFrame:
+class _LimitedReader(_Reader):
+    """Spark does not say where a batch begins; its checkpoint does."""
+
+    def __init__(self, newest: Path, segments: Path, checkpoint: Path, most: int) -> None:
+        super().__init__(newest)
+        self.segments, self.checkpoint, self.most = segments, checkpoint, most
+
+    def latestOffset(self) -> dict[str, Any]:
+        newest = super().latestOffset()
+        checkpoint = Checkpoint(self.checkpoint)
+        planned = checkpoint.last_planned()
+        position = checkpoint.positions(planned)[0] if planned is not None else None
+        return limited(newest, self.segments, _segment(position, newest["spool"]), self.most)
+
+
+def spool_frame(spark: SparkSession, spool: Spool, checkpoint: Path, most: int | None) -> DataFrame:
     """The streaming frame of a spool: a row a batch, which nobody reads."""
     spark.dataSource.register(SpoolStream)
-    return spark.readStream.format(FORMAT).option("newest", str(newest)).load()
+    reader = spark.readStream.format(FORMAT).option("newest", str(spool.newest))
+    if most is not None:
+        reader = reader.option("most", str(most))
+        reader = reader.option("segments", str(spool.segments)).option("checkpoint", str(checkpoint))
+    return reader.load()
 
 
 def segment_range(before: str | None, after: str | None, spool: str) -> range:
     """The segments of a batch, from the positions around it; numbers of another spool mean nothing here."""
+    return range(_segment(before, spool) + 1, _segment(after, spool) + 1)
 
-    def number(position: str | None) -> int:
-        found = json.loads(position) if position else {}
-        return int(found["segment"]) if found.get("spool") == spool else 0
 
-    return range(number(before) + 1, number(after) + 1)
+def _segment(position: str | None, spool: str) -> int:
+    found = json.loads(position) if position else {}
+    return int(found["segment"]) if found.get("spool") == spool else 0

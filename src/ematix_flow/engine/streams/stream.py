@@ -14,7 +14,6 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.checkpoints import write_checkpoint
 from ematix_flow.backends.payloads.base import Payload
 from ematix_flow.backends.streams import Reading, Received, ReceivedFiles, SparkStream, StreamSource
 from ematix_flow.engine.failures import translate
@@ -25,7 +24,7 @@ from ematix_flow.engine.streams.batches import (
     inferred_columns,
     sample_values,
 )
-from ematix_flow.engine.streams.checkpoint import Checkpoint, least, separate
+from ematix_flow.engine.streams.checkpoint import Checkpoint, least, separate, write_checkpoint
 from ematix_flow.engine.streams.decoding import ByOrigin
 from ematix_flow.engine.streams.following import Followed, FollowedBySpark, SharedPositions, SharedSpool
 from ematix_flow.engine.streams.lookups import Lookups
@@ -37,9 +36,10 @@ from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.streams import (
     StreamPlan,
     StreamTargetPlan,
+    check_abilities,
     known_columns,
-    payload_of,
     plan_targets,
+    source_payload,
     stream_source,
     target_payload,
     with_meta,
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _GOOD_SECONDS = 60.0  # a part that ran so long did not fail at once
+_QUIET_SECONDS = 15.0  # a batch that waits is begun sooner
 
 
 class Stream:
@@ -70,10 +71,13 @@ class Stream:
         report: Callable[[BatchReport], None] = lambda _: None,
         note: Callable[[str], None] = _log.info,
         alive: Callable[[], None] = lambda: None,
+        failing: Callable[[str, FlowError | None], None] = lambda target, error: None,
         stop: threading.Event | None = None,
     ) -> None:
+        """``failing`` is told of a target that fails alone, and with None that it is well again."""
         self.spec, self.world, self.place, self.once = spec, world, place, once
         self.letters, self.report, self.note, self.alive = letters, report, note, alive
+        self.failing = failing
         self.stop = stop or threading.Event()
         for connection in [s.connection for s in spec.sources] + [t.connection for t in spec.targets]:
             world.backend(connection)  # so that Spark, once it is started, has the jars of all of them
@@ -94,10 +98,11 @@ class Stream:
     def _plan(self, with_targets: bool = True) -> StreamPlan:
         """Without targets: each that may fail alone is planned by itself."""
         spec = self.spec
+        check_abilities(spec, self.world)
         for source, declared in zip(self.sources, spec.sources, strict=True):
             source.check(self._reading(declared))
         payloads = tuple(
-            payload_of(self.world, declared) if source.kind_of_rows == "messages" else None
+            source_payload(self.world, declared) if source.kind_of_rows == "messages" else None
             for source, declared in zip(self.sources, spec.sources, strict=True)
         )
         if len(payloads) > 1 and not all(
@@ -135,11 +140,12 @@ class Stream:
 
     def _reading(self, source: StreamSourceSpec, resume: str | None = None) -> Reading:
         connection = self.world.backend(source.connection).connection
+        most = self.spec.max_rows_per_batch  # of all sources together
         return Reading(
             query=source.query,
             starting=source.starting or getattr(connection, "auto_offset_reset", "") or "earliest",
             resume=resume,
-            max_rows=self.spec.max_rows_per_batch,
+            max_rows=None if most is None else max(1, most // len(self.spec.sources)),
             fail_on_data_loss=self.spec.fail_on_data_loss,
             options=dict(source.options),
             files=source.files,
@@ -254,6 +260,7 @@ class _Part:
         self.stream, self.plan, self.group, self.number = stream, plan, group, number
         self.spools, self.told = spools, told
         self.aside = aside  # beside a run that may be at work: nothing of others is touched
+        self._is_failing, self._started = False, 0.0
         self.label = group[0].label if len(stream.spec.targets) > 1 and len(group) == 1 else "all"
         self.checkpoint = Checkpoint(stream.place.checkpoint(self.label))
         for place, (spool, shared) in enumerate(zip(spools, told, strict=True)):
@@ -279,12 +286,28 @@ class _Part:
             lambda incoming: known or self._loader_of(incoming),
             once=stream.once,
             idle_pause_ms=stream.spec.idle_pause_ms,
-            report=stream.report,
-            alive=stream.alive,
+            report=self._report,
+            alive=lambda: self._alive(query.is_idle),
             stop=stream.stop,
         )
         query.start(spark, self._failure)
+        self._started = time.monotonic()
         query.wait()
+
+    def _report(self, batch: BatchReport) -> None:
+        self._is_well()
+        self.stream.report(batch)
+
+    def _alive(self, is_idle: bool) -> None:
+        """One that failed and then waits for messages for a while has none left to fail of."""
+        if self._is_failing and is_idle and time.monotonic() - self._started > _QUIET_SECONDS:
+            self._is_well()
+        self.stream.alive()
+
+    def _is_well(self) -> None:
+        if self._is_failing:
+            self._is_failing = False
+            self.stream.failing(self.label, None)
 
     def _failure(self, error: Exception) -> FlowError:
         """A source may know better what Spark's words about it mean."""
@@ -305,6 +328,8 @@ class _Part:
                 return self.run()
             except Exception as raised:
                 error = self._failure(raised)
+                self._is_failing = True
+                self.stream.failing(self.label, error)
                 if self.stream.once:
                     self.stream.note(f"{self.label}: {error.what}")
                     failures.append(error)
@@ -329,7 +354,7 @@ class _Part:
             stream.spec.sources, resume, self.spools, self.told, strict=True
         ):
             if spool is not None:
-                followed.append(spool.share(self.number, self.plan.columns))
+                followed.append(spool.share(self.number, self.plan.columns, self.checkpoint))
             else:
                 reading = stream._reading(declared, position)
                 followed.append(FollowedBySpark(shared, self.number, reading, self._left_out(len(followed))))
@@ -338,7 +363,9 @@ class _Part:
     def _after_other_places(self) -> tuple[str | None, ...]:
         """When other topics are asked for than the checkpoint has: leave it, and go on where they stood."""
         stream = self.stream
-        planned, remembered = self.checkpoint.last_planned(), self._remembered()
+        newest = self.checkpoint.last_planned()
+        assert newest is not None
+        planned, remembered = self.checkpoint.positions(newest), self._remembered()
         if len(planned) != len(stream.sources):
             raise Unsupported(
                 f"stream {stream.spec.name!r} had {len(planned)} sources and has {len(stream.sources)} now: "
