@@ -26,6 +26,7 @@ from ematix_flow.engine.streams.decoding import ByOrigin
 from ematix_flow.engine.streams.following import Followed, FollowedBySpark, SharedPositions, SharedSpool
 from ematix_flow.engine.streams.query import StreamQuery
 from ematix_flow.engine.streams.sinks import MessageSink, Sink, TableSink
+from ematix_flow.engine.warming import warm_workers
 from ematix_flow.errors import FlowError, TargetFailed, Unsupported
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.streams import (
@@ -82,6 +83,7 @@ class Part:
 
     def _run(self) -> None:
         stream, spark = self.stream, self.stream.world.spark()
+        warm_workers(spark)
         sources = self._follow()
         known = self._loader(self._planned(self.plan)) if self.plan.columns is not None else None
         query = StreamQuery(
