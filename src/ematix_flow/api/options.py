@@ -12,6 +12,7 @@ from typing import Any
 from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import PostTransform, TargetSpec
+from ematix_flow.spec.schedules import BadSchedule, Schedule
 from ematix_flow.spec.streams import SPARK_DIALECTS
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.transforms import PreTransform, is_pre_transform
@@ -78,15 +79,13 @@ def check_schedule(schedule: str | None, timezone: str | None, where: SourceLoca
             known = did_you_mean(timezone, zoneinfo.available_timezones())
             raise DeclarationError(f"timezone={timezone!r} is not known.{known}", where=where) from error
     if schedule is not None:
-        from cronsim import CronSim, CronSimError
-
         try:
-            CronSim(schedule, dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc))
-        except (CronSimError, AttributeError, TypeError) as error:
+            Schedule(schedule, timezone or "UTC").check()
+        except (BadSchedule, AttributeError) as error:
             raise DeclarationError(
                 f"schedule={schedule!r} is not a cron expression: {error}",
                 where=where,
-                next_step='five fields: minute hour day month weekday, as in "*/5 * * * *"',
+                next_step='five fields: minute hour day month weekday, as in "*/5 * * * *", or @daily',
             ) from error
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import zoneinfo
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from ematix_flow.cli.options import ModuleOption, OutputOption, RunLogOption
 from ematix_flow.cli.output import Column, count, status_column, write_json, write_table
 from ematix_flow.cli.project import load_project, read_run_log
 from ematix_flow.cli.terminal import say
+from ematix_flow.spec.schedules import Schedule
 
 if TYPE_CHECKING:
     from ematix_flow.spec.pipelines import PipelineSpec
@@ -76,11 +76,7 @@ def next_due(spec: PipelineSpec, now: dt.datetime) -> dt.datetime | None:
     """The next moment its schedule names, in its own time zone; None when it is run by hand."""
     if spec.schedule is None:
         return None
-    from cronsim import CronSim
-
-    zone = zoneinfo.ZoneInfo(spec.timezone or "UTC")
-    moment: dt.datetime = next(CronSim(spec.schedule, now.astimezone(zone)))
-    return moment
+    return Schedule(spec.schedule, spec.timezone or "UTC").next(now)
 
 
 def _standing(spec: PipelineSpec, log: RunLog, now: dt.datetime) -> Standing:

@@ -1,0 +1,132 @@
+"""When a schedule fires: five cron fields or a name, in a time zone, each fire once.
+
+A schedule names times of the wall clock. Where daylight saving leaves such a time out, it fires that much
+later; where a time comes twice, it fires the first time. Only a schedule for every hour goes by the hours
+that pass: none fires in an hour that is not there, and both hours of the same name do.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import heapq
+import zoneinfo
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cronsim import CronSim
+
+UTC = dt.timezone.utc
+NAMED = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_MARGIN = dt.timedelta(days=2)  # more than any zone ever changed at once
+_BLOCK, _HALF_A_DAY = dt.timedelta(minutes=15), dt.timedelta(hours=12)
+_FAR = dt.timedelta(days=366 * 30)  # cron gives up on a date that does not come in so long
+
+
+class BadSchedule(ValueError):
+    """The text says what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A cron line in a zone. Moments go in and come out in UTC."""
+
+    cron: str
+    timezone: str = "UTC"
+
+    def check(self) -> None:
+        """BadSchedule when the line or the zone is none."""
+        try:
+            zoneinfo.ZoneInfo(self.timezone)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise BadSchedule(f"the time zone {self.timezone!r} is not known") from error
+        if self.next(dt.datetime(2026, 1, 1, tzinfo=UTC)) is None:
+            raise BadSchedule("it never fires")
+
+    def fires(self, after: dt.datetime, until: dt.datetime) -> Iterator[dt.datetime]:
+        """Each fire later than ``after`` and not later than ``until``, in order."""
+        before = after
+        for moment in self._moments(after):
+            if moment > until:
+                return
+            if moment > before:
+                yield moment
+                before = moment
+
+    def next(self, after: dt.datetime) -> dt.datetime | None:
+        """The first fire later than ``after``; None when there is none in thirty years."""
+        return next(self.fires(after, after + _FAR), None)
+
+    def last(self, until: dt.datetime, since: dt.datetime) -> dt.datetime | None:
+        """The newest fire in (since, until]; it does not matter how many there were."""
+        reach = dt.timedelta(hours=1)
+        while True:
+            start = max(since, until - reach)
+            newest = max(self.fires(start, until), default=None)
+            if newest is not None or start == since:
+                return newest
+            reach *= 4
+
+    @cached_property
+    def _zone(self) -> zoneinfo.ZoneInfo:
+        return zoneinfo.ZoneInfo(self.timezone)
+
+    @property
+    def fields(self) -> str:
+        """The five fields that a name stands for."""
+        return NAMED.get(self.cron.strip().lower(), self.cron)
+
+    def _cron(self, start: dt.datetime) -> CronSim:
+        from cronsim import CronSim, CronSimError
+
+        if len(self.fields.split()) != 5:
+            raise BadSchedule(
+                "a schedule has five fields (minute hour day month weekday) or is one of " + " ".join(NAMED)
+            )
+        try:
+            return CronSim(self.fields, start)
+        except (CronSimError, AttributeError, TypeError) as error:
+            raise BadSchedule(str(error)) from error
+
+    def _moments(self, after: dt.datetime) -> Iterator[dt.datetime]:
+        """All fires from some time before ``after`` on, in order; one may come twice."""
+        cron = self._cron(dt.datetime(2026, 1, 1))
+        if len(cron.hours) == 24:
+            yield from self._every_hour(cron, after)
+            return
+        local = after.astimezone(self._zone)
+        waiting: list[dt.datetime] = []
+        for wall in self._cron(local.replace(tzinfo=None) - _MARGIN):
+            # of a time that comes twice the first; of one that is left out, what it would have been before
+            moment = wall.replace(tzinfo=self._zone, fold=0).astimezone(UTC)
+            while waiting and waiting[0] < moment - _MARGIN:
+                yield heapq.heappop(waiting)
+            heapq.heappush(waiting, moment)
+        yield from sorted(waiting)
+
+    def _every_hour(self, cron: CronSim, after: dt.datetime) -> Iterator[dt.datetime]:
+        """By the time that passes: whenever the wall clock shows one of the minutes, on a day that counts."""
+        block = after.replace(minute=after.minute // 15 * 15, second=0, microsecond=0)
+        while True:  # no clock is set but at a quarter
+            local = block.astimezone(self._zone)
+            if local.month in cron.months and cron.match_day(local.date()):
+                yield from (
+                    block + dt.timedelta(minutes=n)
+                    for n in range(15)
+                    if (local.minute + n) % 60 in cron.minutes
+                )
+                block += _BLOCK
+            else:
+                ahead = (local + _HALF_A_DAY).date()
+                waits = ahead.month not in cron.months or not cron.match_day(ahead)
+                block += _HALF_A_DAY if waits else _BLOCK

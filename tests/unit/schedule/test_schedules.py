@@ -1,0 +1,162 @@
+"""When schedules fire: every wall-clock time once, over years and zones, held against a count of minutes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import zoneinfo
+from itertools import islice, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ematix_flow.spec.schedules import NAMED, BadSchedule, Schedule
+
+UTC = dt.timezone.utc
+MINUTE, HOUR, DAY = dt.timedelta(minutes=1), dt.timedelta(hours=1), dt.timedelta(days=1)
+ZONES = (
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "America/Sao_Paulo",
+    "Australia/Lord_Howe",  # half an hour
+    "Africa/Casablanca",  # around Ramadan
+    "Asia/Kathmandu",
+    "Asia/Tehran",
+    "Pacific/Apia",  # left out a day
+    "America/St_Johns",
+)
+CHANGES = (9, 55, 83, 101, 102, 275, 313, 319)  # days on which some of the clocks are set
+Offsets = list[tuple[dt.datetime, dt.timedelta]]
+
+
+def utc(*parts: int) -> dt.datetime:
+    year, month, day, *clock = parts
+    return dt.datetime(year, month, day, *clock, tzinfo=UTC)
+
+
+def fires(cron: str, zone: str, after: dt.datetime, until: dt.datetime) -> list[dt.datetime]:
+    return list(Schedule(cron, zone).fires(after, until))
+
+
+def counted(
+    minutes: set[int], hours: set[int], zone: str, after: dt.datetime, until: dt.datetime
+) -> list[dt.datetime]:
+    """The times of every local day, each found among all the minutes that there are."""
+    own, walls, offsets = zoneinfo.ZoneInfo(zone), dict[dt.datetime, dt.datetime](), Offsets()
+    moment = after - 4 * DAY
+    while moment <= until + 4 * DAY:
+        local = moment.astimezone(own)
+        walls.setdefault(local.replace(tzinfo=None, fold=0), moment)
+        offset = local.utcoffset() or dt.timedelta()
+        if not offsets or offsets[-1][1] != offset:
+            offsets.append((moment, offset))
+        moment += MINUTE
+    found, day = set(), (after - 2 * DAY).date()
+    while day <= (until + DAY).date():
+        for hour in hours:
+            for minute in minutes:
+                wall = dt.datetime.combine(day, dt.time(hour, minute))
+                found.add(walls.get(wall) or wall.replace(tzinfo=UTC) - offset_before(offsets, wall))
+        day += DAY
+    return sorted(each for each in found if after < each <= until)
+
+
+def offset_before(offsets: Offsets, wall: dt.datetime) -> dt.timedelta:
+    """That of the clock before it was set over this time."""
+    for (_, before), (changed, after) in pairwise(offsets):
+        at = changed.replace(tzinfo=None)
+        if at + before <= wall < at + after:
+            return before
+    raise AssertionError(wall)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    zone=st.sampled_from(ZONES),
+    minutes=st.sets(st.integers(0, 59), min_size=1, max_size=3),
+    hours=st.sets(st.integers(0, 23), min_size=1, max_size=5),
+    day=st.sampled_from(CHANGES) | st.integers(0, 364),
+)
+def test_each_time_of_the_wall_clock_fires_once(
+    zone: str, minutes: set[int], hours: set[int], day: int
+) -> None:
+    after = utc(2011, 12, 20) + dt.timedelta(days=day)
+    until = after + 3 * DAY
+    cron = f"{','.join(map(str, sorted(minutes)))} {','.join(map(str, sorted(hours)))} * * *"
+    assert fires(cron, zone, after, until) == counted(minutes, hours, zone, after, until)
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_five_years_of_a_daily_schedule_fire_once_a_day(zone: str) -> None:
+    after, until = utc(2024, 1, 1), utc(2029, 1, 1)
+    for cron in ("30 2 * * *", "0 0 * * *", "15 1 * * *"):
+        found = fires(cron, zone, after, until)
+        assert abs(len(found) - (until - after).days) <= 1  # the zone cuts the first and the last day
+        assert all(22 * HOUR <= other - one <= 26 * HOUR for one, other in pairwise(found))
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_five_years_of_an_hourly_schedule_fire_every_hour_that_passes(zone: str) -> None:
+    found = fires("30 * * * *", zone, utc(2024, 1, 1), utc(2029, 1, 1))
+    gaps = {other - one for one, other in pairwise(found)}
+    if zone == "Australia/Lord_Howe":  # the clock is set by half an hour, and so is the half hour
+        assert gaps == {HOUR / 2, HOUR}
+    else:
+        assert gaps == {HOUR}
+
+
+def test_a_time_that_is_left_out_fires_as_much_later() -> None:
+    found = fires("30 2 * * *", "Europe/Berlin", utc(2026, 3, 28, 12), utc(2026, 3, 30, 12))
+    assert found == [utc(2026, 3, 29, 1, 30), utc(2026, 3, 30, 0, 30)]  # 03:30 on the day of the change
+
+
+def test_a_time_that_comes_twice_fires_the_first_time() -> None:
+    found = fires("30 2 * * *", "Europe/Berlin", utc(2026, 10, 24, 12), utc(2026, 10, 26, 12))
+    assert found == [utc(2026, 10, 25, 0, 30), utc(2026, 10, 26, 1, 30)]
+
+
+@pytest.mark.parametrize(("cron", "times"), [("*/30 2 * * *", 2), ("0 */2 * * *", 12)])
+def test_a_star_in_another_field_neither_loses_nor_doubles_a_fire(cron: str, times: int) -> None:
+    for midnight, hours in ((utc(2026, 3, 28, 23), 23), (utc(2026, 10, 24, 22), 25)):
+        end = midnight + hours * HOUR
+        assert len(fires(cron, "Europe/Berlin", midnight - MINUTE, end - MINUTE)) == times
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_names_stand_for_their_fields(name: str) -> None:
+    after = utc(2026, 5, 17, 3, 4)
+    assert Schedule(name).next(after) == Schedule(NAMED[name]).next(after)
+    assert Schedule(name.upper()).next(after) == Schedule(name).next(after)
+
+
+def test_names_of_days_and_months_are_known() -> None:
+    assert Schedule("0 6 * JAN MON").next(utc(2026, 5, 17)) == utc(2027, 1, 4, 6)
+
+
+def test_the_moment_itself_is_over() -> None:
+    assert Schedule("0 6 * * *").next(utc(2026, 5, 17, 6)) == utc(2026, 5, 18, 6)
+    assert fires("0 6 * * *", "UTC", utc(2026, 5, 17, 5, 59), utc(2026, 5, 17, 6)) == [utc(2026, 5, 17, 6)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(ZONES), st.sampled_from(["*/7 * * * *", "0 6 * * *", "0 0 29 2 *", "5 4 * * 1"]))
+def test_the_last_fire_is_the_last_of_all(zone: str, cron: str) -> None:
+    since, until = utc(2024, 2, 20), utc(2024, 3, 20, 11, 17)
+    everything = fires(cron, zone, since, until)
+    assert Schedule(cron, zone).last(until, since) == (everything[-1] if everything else None)
+
+
+@pytest.mark.parametrize("cron", ["", "x", "* * * *", "0 0 0 * * *", "61 * * * *", "@never", "0 0 31 2 *"])
+def test_what_is_no_schedule_is_told(cron: str) -> None:
+    with pytest.raises(BadSchedule):
+        Schedule(cron).check()
+
+
+def test_an_unknown_zone_is_told() -> None:
+    with pytest.raises(BadSchedule, match="Mars/Olympus"):
+        Schedule("@daily", "Mars/Olympus").check()
+
+
+def test_fires_are_computed_as_they_are_asked_for() -> None:
+    assert len(list(islice(Schedule("* * * * *").fires(utc(2026, 1, 1), utc(2999, 1, 1)), 5))) == 5
