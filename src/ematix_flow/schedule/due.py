@@ -1,0 +1,86 @@
+"""Which slots are due: those that a schedule has fired since the newest one that is known.
+
+What to do with fires that nobody saw (the machine was off, the scheduler down) is the catch-up policy:
+``none`` lets them be, ``last`` runs the newest, ``all`` runs every one.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from ematix_flow.spec.schedules import Schedule
+from ematix_flow.state.slots import Slot
+
+Catchup = Literal["none", "last", "all"]
+MOST_AT_ONCE = 1_000  # slots of one pipeline that one look opens; the next look goes on
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A pipeline or workflow with a schedule."""
+
+    name: str
+    schedule: Schedule
+    catchup: Catchup = "last"
+
+
+@dataclass(frozen=True)
+class Due:
+    """What one look found: slots to run, and slots that are let be."""
+
+    wanted: tuple[Slot, ...] = ()
+    missed: tuple[Slot, ...] = ()
+
+
+class Agenda:
+    """All that has a schedule. Between two fires of one nothing is computed for it."""
+
+    def __init__(self, scheduled: Sequence[Scheduled], interval: dt.timedelta) -> None:
+        self.scheduled = {each.name: each for each in scheduled}
+        self.interval = interval
+        self._quiet: dict[str, tuple[dt.datetime, dt.datetime]] = {}  # from a moment to the next fire
+
+    def due(self, newest: Mapping[str, dt.datetime], now: dt.datetime) -> Due:
+        """What has fired since the newest slot that is known of each."""
+        wanted: list[Slot] = []
+        missed: list[Slot] = []
+        for name, scheduled in self.scheduled.items():
+            since = newest.get(name, now - self.interval)
+            quiet = self._quiet.get(name)
+            if quiet is not None and quiet[0] <= since and now < quiet[1]:
+                continue
+            found = due_slots(scheduled, since, now, self.interval)
+            wanted += found.wanted
+            missed += found.missed
+            if not found.wanted and not found.missed:
+                after = scheduled.schedule.next(now)
+                self._quiet[name] = (since, after or now + dt.timedelta(days=365))
+        return Due(tuple(wanted), tuple(missed))
+
+
+def due_slots(scheduled: Scheduled, since: dt.datetime, now: dt.datetime, interval: dt.timedelta) -> Due:
+    """Fires later than ``since``, which is the newest that is known, or for a beginner an interval ago.
+
+    A fire is missed when it is older than ``interval`` and not the newest one that the policy keeps. What
+    is missed is opened as ended, so that it is seen once.
+    """
+    if scheduled.catchup == "all":
+        return Due(tuple(_slots(scheduled, since, now)))
+    recent = max(since, now - interval)
+    wanted = tuple(_slots(scheduled, recent, now))
+    last = scheduled.schedule.last(recent, since)
+    if last is None:
+        return Due(wanted)
+    missed = Slot(scheduled.name, last)
+    if scheduled.catchup == "last" and not wanted:
+        return Due((missed,))
+    return Due(wanted, (missed,))
+
+
+def _slots(scheduled: Scheduled, after: dt.datetime, until: dt.datetime) -> Iterator[Slot]:
+    fires = scheduled.schedule.fires(after, until)
+    return (Slot(scheduled.name, at) for at in islice(fires, MOST_AT_ONCE))

@@ -1,0 +1,114 @@
+"""Slots: which fire of which pipeline is whose, how often it was tried, and when it may be tried again.
+
+A slot is a pipeline and a fire time. It is opened once, claimed by one holder at a time, and ended once.
+Each claim has a number that only grows, the fence: what a holder says later counts while its number is the
+newest. Moments are those of the store's own clock, so that no holder's clock matters.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+SlotStatus = Literal["waiting", "claimed", "succeeded", "gave_up", "skipped"]
+ENDED: tuple[SlotStatus, ...] = ("succeeded", "gave_up", "skipped")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One fire of a pipeline's schedule."""
+
+    pipeline: str
+    at: dt.datetime
+
+
+@dataclass(frozen=True)
+class SlotRecord:
+    """What the store knows of a slot."""
+
+    slot: Slot
+    status: SlotStatus
+    fence: int  # claims so far, whatever became of them
+    failures: int  # of them those that said that they failed
+    not_before: dt.datetime
+    holder: str | None = None
+    expires_at: dt.datetime | None = None  # of the claim
+    reason: str | None = None
+
+    def is_due(self, now: dt.datetime) -> bool:
+        """Whether it may be claimed: it waits no longer, or its holder was not heard of in time."""
+        if self.status == "waiting":
+            return self.not_before <= now
+        return self.status == "claimed" and self.expires_at is not None and self.expires_at <= now
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to run a slot, until it expires or a newer one is given."""
+
+    slot: Slot
+    holder: str
+    fence: int
+    failures: int  # before this attempt
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to look for work, so that not everyone does. Nothing depends on it alone."""
+
+    name: str
+    holder: str
+    fence: int
+
+
+class SlotStore(ABC):
+    """Each call is one transaction. A call that fails may have happened or not: the next look tells."""
+
+    @abstractmethod
+    def now(self) -> dt.datetime:
+        """The store's clock."""
+
+    @abstractmethod
+    def open(self, slots: Iterable[Slot], status: SlotStatus = "waiting", reason: str | None = None) -> int:
+        """Those that are not known yet begin to wait, or are ended at once; how many are new."""
+
+    @abstractmethod
+    def get(self, slot: Slot) -> SlotRecord | None: ...
+
+    @abstractmethod
+    def unended(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
+        """Every slot that waits or is claimed, the oldest first."""
+
+    @abstractmethod
+    def newest(self, pipelines: Sequence[str]) -> dict[str, SlotRecord]:
+        """The newest slot that was ever opened of each pipeline."""
+
+    @abstractmethod
+    def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
+        """Claim a slot that is due as it was ``seen``; None when it is not due or another was faster."""
+
+    @abstractmethod
+    def renew(self, claim: Claim, seconds: float) -> bool:
+        """Hold it longer. False when it is lost: whoever hears that stops."""
+
+    @abstractmethod
+    def end(self, claim: Claim, status: SlotStatus, reason: str | None = None) -> bool:
+        """The slot has ended. False when the claim is not the newest."""
+
+    @abstractmethod
+    def wait(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
+        """The attempt failed, and the next may come in so long. False when the claim is not the newest."""
+
+    @abstractmethod
+    def reopen(self, slot: Slot) -> bool:
+        """By hand: a slot that was given up or skipped waits again, as if it never had failed."""
+
+    @abstractmethod
+    def lease(self, name: str, holder: str, seconds: float) -> Lease | None:
+        """Take or prolong a lease; None while another holds it."""
+
+    @abstractmethod
+    def release(self, lease: Lease) -> None: ...

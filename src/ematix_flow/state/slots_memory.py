@@ -1,0 +1,141 @@
+"""Slots in this process's memory: for tests, and where nothing need outlive the process."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from ematix_flow.state.records import utc_now
+from ematix_flow.state.slots import ENDED, Claim, Lease, Slot, SlotRecord, SlotStatus, SlotStore
+
+
+class MemorySlots(SlotStore):
+    def __init__(self, clock: Callable[[], dt.datetime] = utc_now) -> None:
+        self._clock = clock
+        self._slots: dict[Slot, SlotRecord] = {}
+        self._leases: dict[str, tuple[Lease, dt.datetime]] = {}
+        self._lock = threading.Lock()
+
+    def now(self) -> dt.datetime:
+        return self._clock()
+
+    def open(self, slots: Iterable[Slot], status: SlotStatus = "waiting", reason: str | None = None) -> int:
+        with self._lock:
+            new = [slot for slot in dict.fromkeys(slots) if slot not in self._slots]
+            for slot in new:
+                self._slots[slot] = SlotRecord(slot, status, 0, 0, self._clock(), reason=reason)
+            return len(new)
+
+    def get(self, slot: Slot) -> SlotRecord | None:
+        with self._lock:
+            return self._slots.get(slot)
+
+    def unended(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
+        with self._lock:
+            found = [record for record in self._slots.values() if record.status not in ENDED]
+        wanted = None if pipelines is None else set(pipelines)
+        return sorted(
+            (record for record in found if wanted is None or record.slot.pipeline in wanted),
+            key=lambda record: (record.slot.at, record.slot.pipeline),
+        )
+
+    def newest(self, pipelines: Sequence[str]) -> dict[str, SlotRecord]:
+        wanted, found = set(pipelines), dict[str, SlotRecord]()
+        with self._lock:
+            for slot, record in self._slots.items():
+                before = found.get(slot.pipeline)
+                if slot.pipeline in wanted and (before is None or before.slot.at < slot.at):
+                    found[slot.pipeline] = record
+        return found
+
+    def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
+        with self._lock:
+            now, known = self._clock(), self._slots.get(seen.slot)
+            if known is None or known.fence != seen.fence or not known.is_due(now):
+                return None
+            claimed = replace(
+                known,
+                status="claimed",
+                fence=known.fence + 1,
+                holder=holder,
+                expires_at=now + dt.timedelta(seconds=seconds),
+            )
+            self._slots[seen.slot] = claimed
+            return Claim(seen.slot, holder, claimed.fence, claimed.failures)
+
+    def renew(self, claim: Claim, seconds: float) -> bool:
+        with self._lock:
+            known = self._held(claim)
+            if known is None:
+                return False
+            until = self._clock() + dt.timedelta(seconds=seconds)
+            self._slots[claim.slot] = replace(known, expires_at=until)
+            return True
+
+    def end(self, claim: Claim, status: SlotStatus, reason: str | None = None) -> bool:
+        with self._lock:
+            known = self._held(claim)
+            if known is None:
+                return False
+            self._slots[claim.slot] = replace(
+                known, status=status, holder=None, expires_at=None, reason=reason
+            )
+            return True
+
+    def wait(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
+        with self._lock:
+            known = self._held(claim)
+            if known is None:
+                return False
+            until = self._clock() + dt.timedelta(seconds=seconds)
+            self._slots[claim.slot] = replace(
+                known,
+                status="waiting",
+                failures=known.failures + 1,
+                not_before=until,
+                holder=None,
+                expires_at=None,
+                reason=reason,
+            )
+            return True
+
+    def reopen(self, slot: Slot) -> bool:
+        with self._lock:
+            known = self._slots.get(slot)
+            if known is None or known.status not in ("gave_up", "skipped"):
+                return False
+            self._slots[slot] = replace(
+                known, status="waiting", failures=0, not_before=self._clock(), reason=None
+            )
+            return True
+
+    def lease(self, name: str, holder: str, seconds: float) -> Lease | None:
+        with self._lock:
+            now = self._clock()
+            until = now + dt.timedelta(seconds=seconds)
+            held = self._leases.get(name)
+            if held is not None and held[0].holder != holder and held[1] > now:
+                return None
+            same = held is not None and held[0].holder == holder and held[1] > now
+            lease = (
+                held[0]
+                if held is not None and same
+                else Lease(name, holder, held[0].fence + 1 if held else 1)
+            )
+            self._leases[name] = (lease, until)
+            return lease
+
+    def release(self, lease: Lease) -> None:
+        with self._lock:
+            held = self._leases.get(lease.name)
+            if held is not None and held[0] == lease:
+                self._leases[lease.name] = (lease, self._clock())
+
+    def _held(self, claim: Claim) -> SlotRecord | None:
+        """The record, while this claim is its newest. An expired one that nobody took over still counts."""
+        known = self._slots.get(claim.slot)
+        return (
+            known if known is not None and known.status == "claimed" and known.fence == claim.fence else None
+        )
