@@ -247,10 +247,16 @@ def connection_from_json(value: Mapping[str, Any]) -> Connection:
     return cls(**rest)
 
 
+# names that other tools have for a kind, and that are nearer to the name of another one
+_CALLED_ELSEWHERE = {"confluent_schema_registry": "schema_registry", "confluent": "schema_registry"}
+
+
 def kind_class(kind: object) -> type[Connection]:
     """The class of a kind; raises DeclarationError with a did-you-mean."""
     if not isinstance(kind, str) or kind not in KINDS:
-        hint = did_you_mean(kind, KINDS) if isinstance(kind, str) else f" Known: {', '.join(sorted(KINDS))}."
+        hint = f" Known: {', '.join(sorted(KINDS))}."
+        if isinstance(kind, str):
+            hint = did_you_mean(_CALLED_ELSEWHERE.get(kind, kind), KINDS)
         raise DeclarationError(f"no connection is of kind {kind!r}.{hint}")
     return KINDS[kind]
 
