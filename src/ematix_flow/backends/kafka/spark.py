@@ -13,10 +13,11 @@ from ematix_flow.backends.kafka.cluster import Cluster
 from ematix_flow.backends.kafka.failures import words
 from ematix_flow.backends.kafka.groups import StreamGroup
 from ematix_flow.backends.kafka.losses import lost_data
+from ematix_flow.backends.kafka.options import source_options
 from ematix_flow.backends.kafka.positions import Topics, is_asked, parse, starting, text
 from ematix_flow.backends.kafka.settings import group_of, spark_options
 from ematix_flow.backends.streams import Reading, SparkStream
-from ematix_flow.errors import FlowError, SourceFailed
+from ematix_flow.errors import FlowError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +37,6 @@ _COLUMNS = (
     "timestamp",
     f"{_HEADERS} AS headers",
 )
-_OURS = ("subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "includeHeaders")
 
 
 class KafkaSource(SparkStream):
@@ -112,9 +112,6 @@ class KafkaSource(SparkStream):
             return self._group
 
     def _options(self, reading: Reading) -> dict[str, str]:
-        for name in reading.options:
-            if name in _OURS:
-                raise SourceFailed(f"the option {name!r} is set by the stream itself")
         name, topics = Topics(reading.query).option()
         return {
             "groupIdPrefix": group_of(self._cluster.connection),
@@ -122,7 +119,7 @@ class KafkaSource(SparkStream):
             # a task knows how far it reads: it need not wait half a second for more
             "kafka.fetch.max.wait.ms": "20",
             **spark_options(self._cluster.connection),
-            **reading.options,
+            **source_options(reading.options),
             name: topics,
             "includeHeaders": "true",
         }
