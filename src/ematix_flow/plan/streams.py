@@ -18,7 +18,7 @@ from ematix_flow.backends.payloads.connections import payload_of
 from ematix_flow.backends.relational import RelationalTarget
 from ematix_flow.backends.streams import StreamSource
 from ematix_flow.backends.table_plans import require_identifier_length
-from ematix_flow.errors import CannotConnect, SchemaMismatch, Unsupported, did_you_mean
+from ematix_flow.errors import CannotConnect, SchemaMismatch, SourceFailed, Unsupported, did_you_mean
 from ematix_flow.plan.definition import Choice
 from ematix_flow.plan.drift import judge_drift
 from ematix_flow.plan.matching import keeping_marks, resolve_matching
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _OURS = (LOADED_AT, BATCH_ID)
+_SUGGESTION = re.compile(r"Did you mean one of the following\? \[([^\]]+)\]")
 
 
 @dataclass(frozen=True)
@@ -293,8 +294,11 @@ def plan_targets(
 def _computed_columns(
     spec: StreamSpec, world: World, columns: tuple[ColumnSpec, ...], lookups: Mapping[str, str]
 ) -> tuple[ColumnSpec, ...]:
-    with world.spark_errors(f"transform_sql of {spec.name!r}"):
-        found = columns_of_frame(empty_result(spec, world.spark(), columns, lookups))
+    try:
+        with world.spark_errors(f"transform_sql of {spec.name!r}"):
+            found = columns_of_frame(empty_result(spec, world.spark(), columns, lookups))
+    except SourceFailed as error:  # Spark's word for SQL that it cannot read or resolve
+        raise SchemaMismatch(error.what, next_step=mending_sql(error.what)) from error.__cause__
     seen: set[str] = set()
     for column in found:
         if column.name in seen:
@@ -304,6 +308,16 @@ def _computed_columns(
             )
         seen.add(column.name)
     return tuple(ColumnSpec(c.name, c.type or DataType("text"), nullable=True) for c in found)
+
+
+def mending_sql(said: str) -> str:
+    """What to do about ``transform_sql`` that Spark refuses, with its own suggestion if it has one."""
+    suggested = _SUGGESTION.search(said)
+    if suggested:
+        return f"mend transform_sql: Spark suggests {suggested[1]}"
+    if "TABLE_OR_VIEW_NOT_FOUND" in said:
+        return f"mend transform_sql: the stream is called {VIEW} in it, and lookups by their names"
+    return "mend transform_sql"
 
 
 def empty_result(
