@@ -181,7 +181,7 @@ class RabbitMQConnection(Connection):
         if self.amqp_url and not has_reference(self.amqp_url):
             scheme = self.amqp_url.partition("://")[0]
             if scheme not in self.schemes:
-                raise self._wrong("amqp_url begins neither with amqp:// nor with amqps://")
+                raise self._wrong("url / amqp_url begins neither with amqp:// nor with amqps://")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
