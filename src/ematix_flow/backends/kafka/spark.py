@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException
 
 from ematix_flow.backends.kafka.cluster import Cluster
-from ematix_flow.backends.kafka.failures import words
+from ematix_flow.backends.kafka.failures import not_committed
 from ematix_flow.backends.kafka.groups import StreamGroup
 from ematix_flow.backends.kafka.losses import lost_data
 from ematix_flow.backends.kafka.options import source_options
@@ -92,7 +92,7 @@ class KafkaSource(SparkStream):
         try:
             self._group.commit(parse(position))
         except (FlowError, KafkaException) as error:
-            said = words([error.args[0]]) if isinstance(error, KafkaException) else str(error)
+            said = not_committed(error.args[0]) if isinstance(error, KafkaException) else str(error)
             _log.warning("the progress of group %r was not committed to Kafka: %s", self._group.name, said)
 
     def failure(self, reading: Reading, said: str) -> FlowError | None:
