@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +22,12 @@ class Part:
             failures.append(self.error)
 
 
-def run(*parts: Any) -> None:
-    Stream._run_parts(object.__new__(Stream), parts)
+def run(*parts: Any, stopped: bool = False) -> None:
+    stream = object.__new__(Stream)
+    stream.stop = threading.Event()
+    if stopped:
+        stream.stop.set()
+    stream._run_parts(parts)
 
 
 def test_the_error_of_one_target_says_that_the_others_have_everything() -> None:
@@ -38,6 +43,12 @@ def test_a_state_that_an_error_has_already_is_kept() -> None:
     with pytest.raises(CannotConnect) as failed:
         run(Part("a:x", broken), Part("b:y", CannotConnect("away too")))
     assert failed.value.state == "nothing was sent; a:x, b:y catch up at the next start"
+
+
+def test_a_stream_that_was_stopped_does_not_claim_that_all_is_there() -> None:
+    with pytest.raises(CannotConnect) as failed:
+        run(Part("a:x"), Part("b:y", CannotConnect("away")), stopped=True)
+    assert "have what came until the stop" in str(failed.value.state)
 
 
 def test_targets_that_are_all_well_raise_nothing() -> None:

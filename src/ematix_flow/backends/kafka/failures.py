@@ -194,7 +194,7 @@ def not_committed(error: KafkaError) -> str:
         return said
     return (
         f"{said}: another consumer is a member of that group; give this connection a group_id of its own. "
-        "The stream itself goes on: its position is kept with its targets"
+        "The stream goes on all the same"
     )
 
 

@@ -234,10 +234,10 @@ class Stream:
         if raised:
             well = [part.label for part, found in zip(parts, failures, strict=True) if not found]
             late = [part.label for part, found in zip(parts, failures, strict=True) if found]
-            others = f"the other targets ({', '.join(well)}) have everything; " if well else ""
-            back = (
-                f"{others}{', '.join(late)} {'catches' if len(late) == 1 else 'catch'} up at the next start"
-            )
+            have = "have what came until the stop" if self.stop.is_set() else "have everything"
+            others = f"the other targets ({', '.join(well)}) {have}; " if well else ""
+            catch = "catches" if len(late) == 1 else "catch"
+            back = f"{others}{', '.join(late)} {catch} up at the next start"
             error = raised[0]
             error.state = f"{error.state}; {back}" if error.state else back
             raise error
