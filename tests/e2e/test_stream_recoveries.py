@@ -14,7 +14,7 @@ import pytest
 from ematix_flow import Target
 from ematix_flow.backends.dead_letters import open_for_stream
 from ematix_flow.engine.streams.place import place_of
-from ematix_flow.errors import FlowError, Unsupported
+from ematix_flow.errors import FlowError, TargetFailed, Unsupported
 from ematix_flow.graph.registry import DeclaredStream
 from ematix_flow.observe.stream_metrics import StreamMetrics
 from ematix_flow.observe.stream_watch import StreamWatch
@@ -333,6 +333,62 @@ def test_a_stream_whose_topics_change_goes_on_in_each_where_it_stood(
     produce(kafka, first, [{"id": 11}])
     assert loaded(f"{second},{first}") == 1
     assert query(pg_database, "SELECT count(*), count(DISTINCT id) FROM events") == [(23, 23)]
+
+
+def test_a_text_that_the_database_refuses_is_put_aside(
+    kafka: KafkaServer, kafka_topic: str, pg_database: str
+) -> None:
+    query(pg_database, "CREATE TABLE events (id bigint NOT NULL, page text)")
+    produce(kafka, kafka_topic, [{"id": n, "page": "a\x00b" if n == 7 else "a"} for n in range(10)])
+    followed = stream(
+        source=kafka_connection(kafka),
+        source_query=kafka_topic,
+        target=warehouse(pg_database),
+        target_table=("public", "events"),
+        transform_on_error="dlq",
+    )
+    assert load(followed).dead_letters == 1
+    assert query(pg_database, "SELECT count(*), count(DISTINCT id) FROM events WHERE id <> 7") == [(9, 9)]
+    with open_for_stream(followed.spec, env=os.environ) as store:
+        [letter] = store.list("events", limit=10)
+    assert (letter.stage, letter.position) == ("write", "7")
+
+
+def test_what_is_left_out_is_counted(kafka: KafkaServer, kafka_topic: str, pg_database: str) -> None:
+    query(pg_database, "CREATE TABLE events (id bigint NOT NULL)")
+    produce(kafka, kafka_topic, [{"id": 1}, b"{", None, b"", {"id": 2}])
+    metrics = StreamMetrics()
+    followed = stream(
+        source=kafka_connection(kafka),
+        source_query=kafka_topic,
+        target=warehouse(pg_database),
+        target_table=("public", "events"),
+        transform_on_error="drop",
+    )
+    result = followed.start(once=True, metrics=metrics).wait()
+    assert (result.rows_read, result.total_rows, result.dropped, result.empty) == (5, 2, 1, 2)
+    counted = {
+        name: metrics.registry.get_sample_value(f"ematix_flow_stream_{name}_total", {"pipeline": "events"})
+        for name in ("skipped", "tombstones")
+    }
+    assert counted == {"skipped": 1, "tombstones": 2}
+
+
+def test_a_table_that_is_gone_does_not_begin_in_the_middle(
+    kafka: KafkaServer, kafka_topic: str, pg_database: str
+) -> None:
+    followed = stream(
+        source=kafka_connection(kafka),
+        source_query=kafka_topic,
+        target=warehouse(pg_database),
+        target_table=("public", "events"),
+    )
+    produce(kafka, kafka_topic, [{"id": 1}])
+    load(followed)
+    query(pg_database, "DROP TABLE events")
+    produce(kafka, kafka_topic, [{"id": 2}])
+    with pytest.raises(TargetFailed, match="is gone, and this stream has loaded it before"):
+        load(followed)
 
 
 def test_two_topics_are_one_stream(kafka: KafkaServer, kafka_topic: str, tmp_path: Path) -> None:

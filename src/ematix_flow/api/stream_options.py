@@ -14,7 +14,12 @@ from ematix_flow.api import options
 from ematix_flow.api.tables import table_spec
 from ematix_flow.api.target import Target, check_files_of, known_connection, names, pairs
 from ematix_flow.errors import DeclarationError, FlowError, did_you_mean
-from ematix_flow.plan.stream_abilities import check_batch_limit, check_read_parts, check_sent_parts
+from ematix_flow.plan.stream_abilities import (
+    check_batch_limit,
+    check_error_policy,
+    check_read_parts,
+    check_sent_parts,
+)
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import ConnectionRef, FileOptions
 from ematix_flow.spec.streams import (
@@ -175,6 +180,7 @@ def build_stream(
     kinds = [_kind(source.connection) for source in read]
     check_read_parts(spec, kinds)
     check_batch_limit(spec, kinds)
+    check_error_policy(spec, kinds)
     return spec
 
 

@@ -37,6 +37,8 @@ class StreamState:
     lag: int | None = None
     lag_unit: str = "messages"
     dead_letters: int = 0
+    dropped: int = 0
+    empty: int = 0  # messages without a payload
     restarts: int = 0
     changed: bool = False  # since it was last told
     told_at: float = 0.0
@@ -72,6 +74,8 @@ class StreamState:
         optional = {
             "lag_ms" if self.lag_unit == "milliseconds" else "lag": self.lag,
             "dead_letters": self.dead_letters or None,
+            "dropped": self.dropped or None,
+            "empty": self.empty or None,
             "restarts": self.restarts or None,
         }
         parts.update((key, str(value)) for key, value in optional.items() if value is not None)
@@ -88,6 +92,10 @@ class StreamState:
         parts.append(f"last {self.seconds:.1f} s")
         if self.dead_letters:
             parts.append(f"{self.dead_letters:,} put aside")
+        if self.dropped:
+            parts.append(f"{self.dropped:,} dropped")
+        if self.empty:
+            parts.append(f"{self.empty:,} empty")
         if self.restarts:
             parts.append(f"{self.restarts} restart{'' if self.restarts == 1 else 's'}")
         return ", ".join(parts)
@@ -118,6 +126,13 @@ class StreamView(StreamWatch):
     def dead_letters(self, name: str, count: int) -> None:
         with self._lock:
             self.states[name].dead_letters += count
+            self.states[name].changed = True
+            self.shown_state(self.states[name])
+
+    def left_out(self, name: str, dropped: int, empty: int) -> None:
+        with self._lock:
+            self.states[name].dropped += dropped
+            self.states[name].empty += empty
             self.states[name].changed = True
             self.shown_state(self.states[name])
 

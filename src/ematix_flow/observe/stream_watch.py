@@ -29,6 +29,9 @@ class StreamWatch:
     def dead_letters(self, name: str, count: int) -> None:
         """So many more messages were put aside."""
 
+    def left_out(self, name: str, dropped: int, empty: int) -> None:
+        """So many more were not loaded: unreadable ones that the policy drops, and ones without a payload."""
+
     def restarting(self, name: str, error: BaseException, delay: float) -> None:
         """It failed, and begins anew in so many seconds."""
 

@@ -72,6 +72,20 @@ def check_batch_limit(spec: StreamSpec, kinds: Iterable[str | None]) -> None:
             )
 
 
+def check_error_policy(spec: StreamSpec, kinds: Iterable[str | None]) -> None:
+    """Refuse to put messages aside where a source brings rows of files."""
+    if spec.on_error == "fail":
+        return
+    for kind in kinds:
+        if kind in _LIMITED_BY:
+            raise DeclarationError(
+                f"transform_on_error={spec.on_error!r} is for messages, and a source of kind {kind} brings "
+                "rows of files: one that cannot be read stops the stream, and the error names file and line",
+                where=spec.where,
+                next_step="leave it out; a file that cannot be mended is moved out of the folder",
+            )
+
+
 def _word(part: str) -> str:
     return "headers" if "headers" in part else "partition"
 

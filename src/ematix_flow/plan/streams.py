@@ -23,7 +23,13 @@ from ematix_flow.plan.definition import Choice
 from ematix_flow.plan.drift import judge_drift
 from ematix_flow.plan.matching import keeping_marks, resolve_matching
 from ematix_flow.plan.spark_types import columns_of_frame, schema_ddl
-from ematix_flow.plan.stream_abilities import VIEW, check_batch_limit, check_read_parts, check_sent_parts
+from ematix_flow.plan.stream_abilities import (
+    VIEW,
+    check_batch_limit,
+    check_error_policy,
+    check_read_parts,
+    check_sent_parts,
+)
 from ematix_flow.plan.stream_guarantees import (
     ExpectedTarget,
     described_target,
@@ -157,6 +163,7 @@ def check_abilities(spec: StreamSpec, world: World) -> None:
     kinds = [world.backend(source.connection).kind for source in spec.sources]
     check_read_parts(spec, kinds)
     check_batch_limit(spec, kinds)
+    check_error_policy(spec, kinds)
     for target in spec.targets:
         check_sent_parts(target, world.backend(target.connection).kind, spec.where)
 

@@ -70,7 +70,8 @@ class StreamResult:
     iterations: int
     shutdown_triggered: bool
     dead_letters: int
-    dropped: int
+    dropped: int  # unreadable messages that transform_on_error="drop" left out
+    empty: int  # messages without a payload, which give no row
     restarts: int
     seconds: float
 
@@ -93,7 +94,7 @@ class RunningStream:
         self._failure: BaseException | None = None
         self._started = time.monotonic()
         self._counts: dict[str, int] = dict.fromkeys(
-            ("total_rows", "rows_read", "iterations", "dead_letters", "dropped", "restarts"), 0
+            ("total_rows", "rows_read", "iterations", "dead_letters", "dropped", "empty", "restarts"), 0
         )
         self._was_stopped = False
         self._seconds: float | None = None
@@ -271,6 +272,7 @@ class _Run:
             iterations=1,
             dead_letters=letters,
             dropped=batch.dropped,
+            empty=batch.empty,
         )
         self.metrics.batch(name, batch.rows_read, batch.rows_written, batch.seconds)
         self.metrics.lag(name, batch.lag, batch.lag_unit)
@@ -280,6 +282,10 @@ class _Run:
         self.watch.batch(name, batch.number, batch.rows_read, written, seconds, batch.lag, batch.lag_unit)
         if letters:
             self.watch.dead_letters(name, letters)
+        if batch.dropped or batch.empty:
+            self.metrics.skipped(name, batch.dropped)
+            self.metrics.tombstones(name, batch.empty)
+            self.watch.left_out(name, batch.dropped, batch.empty)
 
     def _failing(self, target: str, error: FlowError | None) -> None:
         if error is None:

@@ -274,6 +274,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"dialect": "esperanto"}, "dialect='esperanto' is unknown."),
     ({"dialect": ""}, "dialect='' is unknown."),
     ({"source": LAKE, "max_rows_per_batch": 5}, "max_rows_per_batch= counts messages, and a source of kind"),
+    (
+        {"source": LAKE, "transform_on_error": "dlq"},
+        "is for messages, and a source of kind",
+    ),
     ({"source": DELTA, "max_rows_per_batch": 5}, "delta_local brings versions of a table"),
     ({"delivery": "exactly-once"}, "Did you mean 'exactly_once'?"),
     ({"delivery": "auto", "guarantee": "auto"}, "say the same thing"),

@@ -121,7 +121,7 @@ def test_everything_that_a_file_may_say() -> None:
 
         [transform]
         sql = "SELECT * FROM source JOIN users USING (id)"
-        on_error = "drop"
+        on_error = "fail"
         dialect = "duckdb"
 
         [transform.lookups.users]
@@ -213,7 +213,7 @@ def test_everything_that_a_file_may_say() -> None:
         ("users", None, "SELECT id, ${x} FROM users"),
         ("tiers", "main.tiers", None),
     ]
-    assert (spec.on_error, spec.dialect, spec.on_drift) == ("drop", "duckdb", "evolve")
+    assert (spec.on_error, spec.dialect, spec.on_drift) == ("fail", "duckdb", "evolve")
     assert (spec.dead_letters.store, spec.dead_letters.max_attempts) == ("table", 5)
 
 

@@ -216,6 +216,13 @@ def test_times_without_a_zone_dates_and_numbers_too_long_stay_text() -> None:
     }
 
 
+def test_of_names_that_differ_in_case_only_the_usual_one_counts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert kinds(b'{"ID":"x","n":1}', b'{"id":1}', b'{"id":2}') == {"n": "BigInt", "id": "BigInt"}
+    assert "'ID' (as 'id')" in caplog.text
+
+
 def test_bad_samples_say_nothing() -> None:
     assert kinds(None, b"", b"[1]", b"\xff", b'{"":1,"\\ud800":2,"ok":1}') == {"ok": "BigInt"}
     assert infer_json([]) == ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ematix_flow.backends.payloads.json_payload import NoObject, exact_fields
@@ -12,6 +14,7 @@ from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import MAX_PRECISION, DataType
 
 _BIG = 1 << 63
+_log = logging.getLogger(__name__)
 
 
 def infer_json(values: Iterable[bytes | None]) -> tuple[ColumnSpec, ...]:
@@ -19,9 +22,11 @@ def infer_json(values: Iterable[bytes | None]) -> tuple[ColumnSpec, ...]:
 
     Whole numbers are BigInt, beyond its range Numeric; with fractions among them Double. A text whose every
     sample is a full ISO 8601 timestamp with a zone is TimestampTZ. Nested values are JSON. Fields of which
-    samples disagree are Text. What is no JSON object says nothing.
+    samples disagree are Text. What is no JSON object says nothing. Of names that differ in case only, which
+    SQL cannot tell apart, the one that most samples have is a column, and a warning names the others.
     """
     seen: dict[str, set[str]] = {}
+    times: Counter[str] = Counter()
     digits: dict[str, int] = {}
     for value in values:
         if not value:
@@ -34,11 +39,32 @@ def infer_json(values: Iterable[bytes | None]) -> tuple[ColumnSpec, ...]:
             if not name or "\x00" in name or not _is_text(name):
                 continue
             shapes = seen.setdefault(name, set())
+            times[name] += 1
             if field is not None:
                 shapes.add(_shape(field))
                 if isinstance(field, Number):
                     digits[name] = max(digits.get(name, 0), len(field.lstrip("-")))
-    return tuple(ColumnSpec(name, _type(seen[name], digits.get(name, 0)), nullable=True) for name in seen)
+    return tuple(
+        ColumnSpec(name, _type(seen[name], digits.get(name, 0)), nullable=True)
+        for name in _told_apart(seen, times)
+    )
+
+
+def _told_apart(names: Mapping[str, object], times: Mapping[str, int]) -> list[str]:
+    chosen: dict[str, str] = {}
+    for name in names:
+        other = chosen.setdefault(name.casefold(), name)
+        if times[name] > times[other]:
+            chosen[name.casefold()] = name
+    kept = [name for name in names if chosen[name.casefold()] == name]
+    left = [f"{name!r} (as {chosen[name.casefold()]!r})" for name in names if name not in kept]
+    if left:
+        _log.warning(
+            "fields whose names differ in case only are one column, and these spellings are not loaded: %s; "
+            "declare source_columns= to choose",
+            ", ".join(left),
+        )
+    return kept
 
 
 def _shape(field: Any) -> str:

@@ -98,9 +98,10 @@ class BatchLoader:
         world: World,
         letters: DeadLetters | None,
         lookups: Callable[[], Mapping[str, str]],
+        note: Callable[[str], None],
     ) -> None:
         self.plan, self.sinks, self.decoders = plan, sinks, decoders
-        self.world, self.letters, self.lookups = world, letters, lookups
+        self.world, self.letters, self.lookups, self.note = world, letters, lookups, note
 
     @property
     def spec(self) -> StreamSpec:
@@ -259,7 +260,10 @@ class BatchLoader:
 
         if self.decoders is None:
             raise error
-        found, rest = isolate(incoming, self._try, error)
+        self.note(f"batch {batch.number} holds what cannot be loaded, looking for it: {error.what}")
+        # what the database itself refuses shows only when it is asked
+        rehearsed = batch if isinstance(error, RowRejected) else None
+        found, rest = isolate(incoming, lambda share: self._try(share, rehearsed), error)
         if self.spec.on_error == "dlq":
             assert self.letters is not None
             self.letters.add([self._unloadable(e.stage, e.reason, e.message) for e in found], batch.key)
@@ -270,8 +274,8 @@ class BatchLoader:
             report.dropped += len(found)
         return rest
 
-    def _try(self, incoming: DataFrame) -> None:
-        """Compute what would be staged of these messages, and stage nothing."""
+    def _try(self, incoming: DataFrame, rehearsed: BatchName | None) -> None:
+        """Compute what would be staged of these messages; with a batch also stage it, and throw it away."""
         from pyspark.sql import functions as F
 
         assert self.plan.columns is not None and self.decoders is not None
@@ -287,6 +291,9 @@ class BatchLoader:
                     wanted = wanted.sparkSession.sql(sink.plan.projection)
                 wanted = wanted.select(*[_quoted(column.name) for column in sink.plan.table.columns])
                 check_rows(wanted, sink.plan.table)
+                if rehearsed is not None and isinstance(sink, TableSink):
+                    sink.stage_rows(rehearsed, wanted)
+                    sink.discard()
 
 
 def check_rows(frame: DataFrame, table: Any) -> None:

@@ -26,7 +26,8 @@ from ematix_flow.engine.streams.decoding import ByOrigin
 from ematix_flow.engine.streams.following import Followed, FollowedBySpark, SharedPositions, SharedSpool
 from ematix_flow.engine.streams.query import StreamQuery
 from ematix_flow.engine.streams.sinks import MessageSink, Sink, TableSink
-from ematix_flow.errors import FlowError, Unsupported
+from ematix_flow.engine.warming import warm_workers
+from ematix_flow.errors import FlowError, TargetFailed, Unsupported
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.streams import (
     StreamPlan,
@@ -82,6 +83,7 @@ class Part:
 
     def _run(self) -> None:
         stream, spark = self.stream, self.stream.world.spark()
+        warm_workers(spark)
         sources = self._follow()
         known = self._loader(self._planned(self.plan)) if self.plan.columns is not None else None
         query = StreamQuery(
@@ -283,11 +285,27 @@ class Part:
     def _planned(self, plan: StreamPlan) -> StreamPlan:
         """The plan with this part's targets."""
         if plan.targets:
-            return plan
+            return self._with_what_it_had(plan)
         stream = self.stream
         assert plan.columns is not None
         own = replace(stream.spec, targets=self.group)
-        return replace(plan, targets=plan_targets(own, stream.world, plan.columns, stream.lookups.views()))
+        return self._with_what_it_had(
+            replace(plan, targets=plan_targets(own, stream.world, plan.columns, stream.lookups.views()))
+        )
+
+    def _with_what_it_had(self, plan: StreamPlan) -> StreamPlan:
+        """A table that is gone would begin in the middle of the stream: that is refused."""
+        for target in plan.targets:
+            creates = any(change.action == "create_table" for change in target.changes.changes)
+            if creates and self.position(target.target) is not None:
+                raise TargetFailed(
+                    f"{target.table.label} is gone, and this stream has loaded it before: it would begin in "
+                    "the middle",
+                    state="nothing was loaded",
+                    next_step="bring the table back, or load everything that the source still has by another "
+                    "name= of the stream",
+                )
+        return plan
 
     def _loader_of(self, incoming: DataFrame) -> BatchLoader:
         """The loader, now that there are messages to look at."""
@@ -318,6 +336,7 @@ class Part:
             self.stream.world,
             self.stream.letters,
             dict,
+            self.stream.note,
         )
 
     def _loader(self, plan: StreamPlan) -> BatchLoader:
@@ -329,7 +348,9 @@ class Part:
         columns = sinks[0].plan.table.columns if fused and sinks[0].plan.projection is None else plan.columns
         decoders = None if None in plan.payloads else _decoders(plan.payloads, columns, stream.sources)
         plan = replace(plan, columns=tuple(columns))
-        return BatchLoader(plan, sinks, decoders, stream.world, stream.letters, stream.lookups.views)
+        return BatchLoader(
+            plan, sinks, decoders, stream.world, stream.letters, stream.lookups.views, stream.note
+        )
 
     def _sink(self, plan: StreamTargetPlan) -> Sink:
         stream, target = self.stream, plan.target
