@@ -34,7 +34,7 @@ _POLL_SECONDS = 0.5
 _DOUBT_SECONDS = 5.0  # a broker that has just come up may not know all of its messages yet
 _AGAIN_SECONDS = 0.2
 _LOGIN_SECONDS = 10.0
-_ASK_SECONDS = 15.0
+_ASK_SECONDS = 5.0
 PATIENCE_SECONDS = 60.0
 
 # A fetch never waits for more than is there, and what is fetched ahead is bounded whatever its size.
@@ -253,7 +253,10 @@ class OpenReader:
             old = time.monotonic() - place.doubted >= _DOUBT_SECONDS
             if not (old or place.stuck):
                 continue
-            lost, first = self._lost(place, sure=old)
+            try:
+                lost, first = self._lost(place, sure=old)
+            except KafkaException:
+                return  # nobody answers now: patience ends, or it is asked again
             if lost is not None:
                 if self.how.fail_on_data_loss:
                     raise data_lost([lost])
@@ -271,22 +274,26 @@ class OpenReader:
     def _lost(self, place: _Place, *, sure: bool) -> tuple[str | None, int | None]:
         """What is gone of the rest of a range, in words, and where it goes on; None and None for nothing."""
         wanted = place.range
-        try:
-            low, high = self._consumer.get_watermark_offsets(
-                TopicPartition(*wanted.place), timeout=_ASK_SECONDS, cached=False
-            )
-        except KafkaException as error:
-            said: KafkaError = error.args[0]
-            if said.code() in _UNKNOWN and sure:
-                return f"{wanted} is not there any more", None
-            return None, None
+        if not self._is_there(wanted):
+            return (f"{wanted} is not there any more", None) if sure else (None, None)
+        low, high = self._consumer.get_watermark_offsets(
+            TopicPartition(*wanted.place), timeout=_ASK_SECONDS, cached=False
+        )
         if low > place.at:
             return f"{wanted}: {place.at} to {min(low, wanted.end) - 1} were deleted", low
         if high < wanted.end and sure:
             return _created_anew(wanted, high, wanted.end), None
         return None, None
 
+    def _is_there(self, wanted: Range) -> bool:
+        topic = self._consumer.list_topics(wanted.topic, timeout=_ASK_SECONDS).topics.get(wanted.topic)
+        return topic is not None and wanted.partition in topic.partitions
+
     def _be_patient(self, left: Mapping[Partition, _Place], seconds: float) -> None:
+        """Nothing new has come for so long."""
+        if seconds >= _DOUBT_SECONDS:
+            for place in left.values():
+                place.doubt()
         how, reason = self.how, self._told.reason
         refuses = reason is not None and reason[0] in (KafkaError._AUTHENTICATION, KafkaError._SSL)
         if seconds < (min(_LOGIN_SECONDS, how.patience) if refuses else how.patience):
