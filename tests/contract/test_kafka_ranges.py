@@ -163,6 +163,16 @@ def test_large_messages_come_in_small_batches(kafka: KafkaServer) -> None:
     assert len(by_driver(of, position({topic: {0: 3}}), position({topic: {0: 5}}))) == 2
 
 
+def test_large_headers_count_as_much_as_large_values(kafka: KafkaServer, kafka_topic: str) -> None:
+    kafka.send(kafka_topic, [b"x"] * 60, headers=[("h", b"a" * 500_000)], key=b"k" * 100_000)
+    of, before = source(kafka), position({kafka_topic: {0: 0}})
+    splits = of.splits(Reading(kafka_topic), before, position({kafka_topic: {0: 60}}), 1)
+    assert splits is not None
+    batches = list(splits[0].read())
+    assert sum(batch.num_rows for batch in batches) == 60
+    assert max(batch.nbytes for batch in batches) < ranges.BYTES + (24 << 20)
+
+
 def test_the_driver_reads_batch_after_batch_by_one_consumer(kafka: KafkaServer) -> None:
     topic = kafka.create_topic("batches", 3)
     for number in range(3):

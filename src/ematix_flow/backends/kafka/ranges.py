@@ -46,6 +46,7 @@ CONSUMER: Mapping[str, Any] = {
     "fetch.queue.backoff.ms": 2,  # who has read what was queued does not wait a second for more
     "receive.message.max.bytes": 1_000_000_000,
     "topic.metadata.propagation.max.ms": 5_000,
+    "max.poll.interval.ms": 86_400_000,  # who reads a batch may take its time between two of Arrow's
 }
 _OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 _UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
@@ -186,7 +187,7 @@ class OpenReader:
                         continue
                     if offset < place.range.end:
                         waiting.append(message)
-                        size += len(message)
+                        size += _size(message)
                         place.at, place.doubted = offset + 1, None
                     if offset + 1 >= place.range.end:
                         self._leave(place, left)
@@ -324,6 +325,12 @@ class _Place:
     def doubt(self) -> None:
         if self.doubted is None:
             self.doubted = time.monotonic()
+
+
+def _size(message: KafkaMessage) -> int:
+    """The bytes that a message brings, all parts of it."""
+    headers: Any = message.headers() or ()
+    return len(message) + len(message.key() or b"") + sum(len(n) + len(v or b"") for n, v in headers)
 
 
 def _created_anew(wanted: Range, ends: int, before: int) -> str:
