@@ -1,10 +1,10 @@
-"""Topics followed by Spark's own connector."""
+"""Topics followed by Spark's own connector, which plans the batches; their messages are read by ours."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
@@ -15,11 +15,28 @@ from ematix_flow.backends.kafka.groups import StreamGroup
 from ematix_flow.backends.kafka.losses import lost_data
 from ematix_flow.backends.kafka.options import source_options
 from ematix_flow.backends.kafka.positions import Topics, is_asked, parse, starting, text
-from ematix_flow.backends.kafka.settings import group_of, spark_options
+from ematix_flow.backends.kafka.ranges import (
+    CONSUMER,
+    OpenReader,
+    Range,
+    RangeSplit,
+    Reader,
+    between,
+    shares,
+    take,
+)
+from ematix_flow.backends.kafka.settings import (
+    carried_over,
+    client_settings,
+    group_of,
+    portable,
+    spark_options,
+)
 from ematix_flow.backends.streams import Reading, SparkStream
-from ematix_flow.errors import FlowError
+from ematix_flow.errors import ConfigError, FlowError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
@@ -51,6 +68,9 @@ class KafkaSource(SparkStream):
         self._cluster = cluster
         self._group = StreamGroup(cluster)
         self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._readers: dict[tuple[tuple[tuple[str, str], ...], bool], Reader | None] = {}
+        self._opened: OpenReader | None = None  # of this process, batch after batch
 
     def check(self, reading: Reading) -> None:
         self._group_of(reading)
@@ -85,7 +105,59 @@ class KafkaSource(SparkStream):
 
     def count(self, before: str, after: str) -> int | None:
         began, ended = parse(before), parse(after)
-        return sum(ended[each] - began[each] for each in ended) if began.keys() == ended.keys() else None
+        return sum(max(0, ended[each] - began.get(each, 0)) for each in ended)
+
+    def splits(self, reading: Reading, before: str, after: str, most: int) -> Sequence[RangeSplit] | None:
+        reader, ranges = self._reader(reading), self._ranges(reading, before, after)
+        if reader is None or ranges is None:
+            return None
+        return [RangeSplit(share, reader) for share in shares(ranges, most)]
+
+    def few(self, reading: Reading, before: str, after: str, most: int) -> list[pa.RecordBatch] | None:
+        reader, ranges = self._reader(reading), self._ranges(reading, before, after)
+        if reader is None or ranges is None:
+            return None
+        with self._reading:
+            opened, self._opened = self._opened, None
+            if opened is not None and opened.how is not reader:
+                opened.close()
+                opened = None
+            opened = opened or reader.open()
+            try:
+                taken = take(opened, ranges, most)
+            except BaseException:
+                opened.close()
+                raise
+            self._opened = opened
+        return taken
+
+    def _ranges(self, reading: Reading, before: str, after: str) -> list[Range] | None:
+        began, ended = parse(before), parse(after)
+        if any(offset < 0 for offset in (*began.values(), *ended.values())):
+            return None
+        return between(began, ended, strict=reading.fail_on_data_loss)
+
+    def _reader(self, reading: Reading) -> Reader | None:
+        """None when an option of the reading means something to Spark's client alone."""
+        key = (tuple(sorted(reading.options.items())), reading.fail_on_data_loss)
+        with self._lock:
+            if key not in self._readers:
+                self._readers[key] = self._new_reader(reading)
+            return self._readers[key]
+
+    def _new_reader(self, reading: Reading) -> Reader | None:
+        connection, options = self._cluster.connection, carried_over(reading.options)
+        if options is None:
+            return None
+        settings = portable(client_settings(connection, CONSUMER))
+        settings |= {"group.id": group_of(connection), **options}
+        reader = Reader(connection, settings, reading.fail_on_data_loss)
+        if options:
+            try:
+                reader.open().close()
+            except ConfigError:
+                return None
+        return reader
 
     def committed(self, position: str) -> None:
         """Tell the group, for whoever watches its lag; never backwards. A failure is a warning."""

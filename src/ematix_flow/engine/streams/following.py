@@ -22,6 +22,7 @@ from ematix_flow.backends.streams import (
 )
 from ematix_flow.engine.streams.checkpoint import Checkpoint, least
 from ematix_flow.engine.streams.decoding import ARRIVAL
+from ematix_flow.engine.streams.incoming import Incoming, most_tasks, read_by_us
 from ematix_flow.engine.streams.spooled import segment_range, spool_frame
 from ematix_flow.spec.tables import ColumnSpec
 
@@ -56,7 +57,7 @@ class Followed(ABC):
         """The streaming frame that Spark follows."""
 
     @abstractmethod
-    def batch(self, frame: DataFrame, before: str | None, after: str | None) -> DataFrame | None:
+    def batch(self, frame: DataFrame, before: str | None, after: str | None) -> Incoming | None:
         """What a batch holds; ``frame`` is what Spark gave for it. None when it holds nothing."""
 
     @abstractmethod
@@ -125,8 +126,15 @@ class FollowedBySpark(Followed):
     def frame(self, spark: SparkSession) -> DataFrame:
         return self.source.frame(spark, self.reading)
 
-    def batch(self, frame: DataFrame, before: str | None, after: str | None) -> DataFrame | None:
-        return frame
+    def batch(self, frame: DataFrame, before: str | None, after: str | None) -> Incoming | None:
+        expected = self.count(before, after)
+        if before is None or after is None:
+            return Incoming(frame, expected)
+        source, reading, spark = self.source, self.reading, frame.sparkSession
+        splits = source.splits(reading, before, after, most_tasks(spark))
+        if splits is None:
+            return Incoming(frame, expected)
+        return read_by_us(spark, splits, expected, lambda most: source.few(reading, before, after, most))
 
     def noted(self, position: str | None) -> str | None:
         if position is None or self.left is None:
@@ -225,18 +233,18 @@ class _SpoolShare(Followed):
     def frame(self, spark: SparkSession) -> DataFrame:
         return spool_frame(spark, self.shared.spool, self.checkpoint.folder, self.shared.most)
 
-    def batch(self, frame: DataFrame, before: str | None, after: str | None) -> DataFrame | None:
+    def batch(self, frame: DataFrame, before: str | None, after: str | None) -> Incoming | None:
         paths = self.shared.spool.paths(segment_range(before, after, self.shared.spool.id))
         if not paths:
             return None
         spark = frame.sparkSession
         segments = spark.read.schema(MESSAGE_DDL).parquet(*(str(path) for path in paths))
         if not self.rows_are_columns:
-            return segments.selectExpr(*_WITH_ARRIVAL)
+            return Incoming(segments.selectExpr(*_WITH_ARRIVAL), self.count(before, after))
         source = self.shared.source
         assert isinstance(source, ReceivedFiles)
         named = [bytes(row["value"]).decode() for row in segments.select("value").collect()]
-        return source.rows(spark, named, self.shared.reading, self.columns)
+        return Incoming(source.rows(spark, named, self.shared.reading, self.columns))
 
     def count(self, before: str | None, after: str | None) -> int | None:
         import pyarrow.parquet as pq
