@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.backends.spool import MAX_ROWS, Spool
 from ematix_flow.backends.streams import (
-    MESSAGE_DDL,
-    POSITION,
     LagUnit,
     Reading,
     Received,
@@ -21,8 +19,8 @@ from ematix_flow.backends.streams import (
     StreamSource,
 )
 from ematix_flow.engine.streams.checkpoint import Checkpoint, least
-from ematix_flow.engine.streams.decoding import ARRIVAL
 from ematix_flow.engine.streams.incoming import Incoming, most_tasks, read_by_us
+from ematix_flow.engine.streams.segments import DDL, rows_of, segment_splits, take
 from ematix_flow.engine.streams.spooled import segment_range, spool_frame
 from ematix_flow.spec.tables import ColumnSpec
 
@@ -30,21 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# in which order messages came, as a text that sorts so: segments are numbered, and rows in them too. It
-# also stands for the position of a message that has none, so that two equal ones are told apart.
-_ARRIVED = "concat(_metadata.file_name, lpad(_metadata.row_index, 12, '0'))"
-_WITH_ARRIVAL = [
-    f"coalesce({POSITION}, {_ARRIVED}) AS {POSITION}" if name == POSITION else name
-    for name in (field.split()[0] for field in MESSAGE_DDL.split(", "))
-] + [f"{_ARRIVED} AS {ARRIVAL}"]
-
-
 Refused = Callable[[Iterable[int]], list[tuple[int, int]]]
-
-
-def place_of_arrival(arrival: str) -> tuple[int, int]:
-    """The segment of a message and its row there."""
-    return int(arrival[:20]), int(arrival[-12:])
 
 
 class Followed(ABC):
@@ -238,22 +222,13 @@ class _SpoolShare(Followed):
         if not paths:
             return None
         spark = frame.sparkSession
-        segments = spark.read.schema(MESSAGE_DDL).parquet(*(str(path) for path in paths))
         if not self.rows_are_columns:
-            return Incoming(segments.selectExpr(*_WITH_ARRIVAL), self.count(before, after))
+            splits = segment_splits(paths, most_tasks(spark))
+            return read_by_us(spark, splits, rows_of(paths), lambda most: take(paths, most), DDL)
         source = self.shared.source
         assert isinstance(source, ReceivedFiles)
-        named = [bytes(row["value"]).decode() for row in segments.select("value").collect()]
+        named = [value.decode() for split in segment_splits(paths, 1) for value in split.values()]
         return Incoming(source.rows(spark, named, self.shared.reading, self.columns))
-
-    def count(self, before: str | None, after: str | None) -> int | None:
-        import pyarrow.parquet as pq
-
-        if self.rows_are_columns:
-            return None
-        spool = self.shared.spool
-        paths = spool.paths(segment_range(before, after, spool.id))
-        return sum(int(pq.read_metadata(path).num_rows) for path in paths)
 
     def committed(self, before: str | None, after: str) -> None:
         position = json.loads(after)

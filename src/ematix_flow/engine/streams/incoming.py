@@ -55,8 +55,14 @@ class ReadByUs(Incoming):
         return self.take(BYTES)
 
 
-def read_by_us(spark: SparkSession, splits: Sequence[Split], expected: int | None, take: Take) -> ReadByUs:
-    frame = numbers(spark, splits).mapInArrow(_then(splits, None), MESSAGE_DDL)
+def read_by_us(
+    spark: SparkSession,
+    splits: Sequence[Split],
+    expected: int | None,
+    take: Take,
+    ddl: str = MESSAGE_DDL,
+) -> ReadByUs:
+    frame = numbers(spark, splits).mapInArrow(_then(splits, None), ddl)
     return ReadByUs(frame, expected, splits, take)
 
 
