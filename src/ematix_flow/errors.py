@@ -40,10 +40,14 @@ file, what state remains and what to run next; no part ever shows a secret.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
-from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.location import SourceLocation, TableLocation
 from ematix_flow.spec.redaction import mask
+
+_CHECK = re.compile(r"flow connections check (\S+?)(?:,|\s|$)")
+_CONNECTION = re.compile(r"connection '([^']+)'")
 
 
 class FlowError(Exception):
@@ -76,10 +80,25 @@ class FlowError(Exception):
         return "\n".join(lines)
 
     def at(self, where: SourceLocation | None) -> FlowError:
-        """The same error, pointing at a line if it did not yet."""
+        """The same error, pointing at a line if it did not yet.
+
+        Of a declaration whose connections stand in it, the line of the one that the error is about.
+        """
         if self.where is None:
             self.where = where
+            if isinstance(where, TableLocation):
+                self._point_within(where)
         return self
+
+    def _point_within(self, where: TableLocation) -> None:
+        checked = _CHECK.match(self.next_step or "")
+        named = [checked[1]] if checked else _CONNECTION.findall(f"{self.what} {self.next_step or ''}")
+        name = next((name for name in named if name in where.within), None)
+        if name is None:
+            return
+        self.where = where.of(name)
+        if checked:  # a connection without a name of its own cannot be checked by one
+            self.next_step = f"mend {name!r} at {self.where}, and run it again"
 
     def to_json(self) -> dict[str, object]:
         """For ``--output json`` and the run log."""

@@ -14,6 +14,7 @@ import pytest
 
 from ematix_flow import BigInt, Lookup, ManagedTable, Target, pk
 from ematix_flow.backends.dead_letters import open_for_stream
+from ematix_flow.engine.streams import incoming
 from ematix_flow.engine.streams.place import place_of
 from ematix_flow.errors import DeclarationError, GuaranteeRefused, SchemaMismatch, SourceFailed
 from ematix_flow.spec.connections import DuckDBConnection, ObjectStoreLocalConnection, SQLiteConnection
@@ -360,9 +361,16 @@ def test_a_batch_that_spark_believes_undone_is_not_loaded_again(
     assert query(events, "SELECT count(*), count(DISTINCT id) FROM events") == [(6, 6)]
 
 
+@pytest.mark.parametrize("in_the_driver", [True, False])
 def test_messages_that_retention_took_from_under_the_stream_are_an_error_that_says_so(
-    kafka: KafkaServer, kafka_topic: str, events: str
+    kafka: KafkaServer,
+    kafka_topic: str,
+    events: str,
+    in_the_driver: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if not in_the_driver:
+        monkeypatch.setattr(incoming, "ROWS", 0)
     followed = stream(
         source=kafka_connection(kafka),
         source_query=kafka_topic,

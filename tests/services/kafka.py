@@ -181,6 +181,7 @@ class KafkaServer:
             "broker.heartbeat.interval.ms": "300",
             "group.initial.rebalance.delay.ms": "0",
             "log.initial.task.delay.ms": "500",
+            "log.retention.ms": "-1",  # a test may send a message of long ago
             "file.delete.delay.ms": "500",
             "num.network.threads": "2",
             "num.io.threads": "4",

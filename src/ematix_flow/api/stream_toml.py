@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from ematix_flow.api.streaming import LATER, not_yet, stream_spec
 from ematix_flow.config.toml_file import TomlFile, parse_toml, read_toml
 from ematix_flow.config.toml_table import TomlTable
 from ematix_flow.errors import ConfigError, DeclarationError, FlowError, did_you_mean
-from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.connections import Connection
+from ematix_flow.spec.location import SourceLocation, TableLocation
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import TableSpec
 
@@ -141,7 +143,20 @@ def _stream(file: TomlFile, name: str | None) -> StreamSpec:
         error.where = _line_of(error, top, [table for tables in places.values() for table in tables])
         raise
     warn_of_inline_secrets(_inline(top, places))
-    return spec
+    return replace(spec, where=TableLocation(where.file, where.line, dict(_connections_within(spec))))
+
+
+def _connections_within(spec: StreamSpec) -> Iterator[tuple[str, SourceLocation]]:
+    """The connections that the file itself holds, by name, and where."""
+    references = [
+        *(source.connection for source in spec.sources),
+        *(target.connection for target in spec.targets),
+        *(lookup.connection for lookup in spec.lookups),
+        spec.dead_letters.connection,
+    ]
+    for reference in references:
+        if isinstance(reference, Connection) and reference.declared_at is not None:
+            yield reference.name, reference.declared_at
 
 
 def _places(top: TomlTable) -> dict[str, list[TomlTable]]:

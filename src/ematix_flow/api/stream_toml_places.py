@@ -144,7 +144,7 @@ def connection_from(table: TomlTable, name: str, own: Iterable[str] = ()) -> Con
         error.where = table.nearest(error.what)
         raise
     remember_secrets(connection)
-    return connection
+    return connection.at(table.location())
 
 
 def warn_of_inline_secrets(tables: Iterable[TomlTable]) -> None:

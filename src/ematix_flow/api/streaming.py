@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.api.stream_options import Lookup, Source, build_stream
 from ematix_flow.api.target import Target, names
 from ematix_flow.errors import DeclarationError, UsageError, did_you_mean
-from ematix_flow.graph.registry import DeclaredStream, Registry, current_registry
+from ematix_flow.graph.registry import DeclaredStream, Registry, current_registry, use_registry
 from ematix_flow.spec.location import SourceLocation, caller_location
 from ematix_flow.spec.pipelines import ConnectionRef
 from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
@@ -60,9 +61,17 @@ class StreamingPipeline:
 
     def plan(self, *, engine: str | EngineSettings | None = None) -> StreamPlan:
         """What a run would do. Changes nothing."""
+        from ematix_flow.plan.stream_guarantees import expected_targets
+        from ematix_flow.schedule.context import spark_starter
+        from ematix_flow.schedule.run import open_world
         from ematix_flow.schedule.streams import plan_stream
 
-        return plan_stream(self._spec, self._registry, engine=engine)
+        plan = plan_stream(self._spec, self._registry, engine=engine)
+        if plan.columns is not None:
+            return plan
+        with use_registry(self._registry):
+            expected = expected_targets(self._spec, open_world(spark_starter(engine)))
+        return replace(plan, expected=expected)
 
     def run(
         self,

@@ -3,7 +3,8 @@
 A stream is run by Spark's Structured Streaming. A source either is followed by Spark itself (`SparkStream`:
 Kafka, Delta), or it is received by us (`Received`: RabbitMQ, Pub/Sub, Kinesis, files), put into a spool
 that Spark follows, and acknowledged when every target has committed. Both bring messages of one shape, or
-rows that are columns already. What is pickled into a Spark task is only a `Sender`.
+rows that are columns already. What Spark has planned, a source may read by itself (`SparkStream.splits`).
+What is pickled into a Spark task is only a `Split` or a `Sender`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from ematix_flow.spec.tables import ColumnSpec
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    from ematix_flow.backends.base import Split
 
 LagUnit = Literal["messages", "milliseconds"]
 
@@ -191,6 +194,17 @@ class SparkStream(StreamSource):
 
     def count(self, before: str, after: str) -> int | None:
         """How many messages lie between two positions at most; None when that is not known."""
+        return None
+
+    def splits(self, reading: Reading, before: str, after: str, most: int) -> Sequence[Split] | None:
+        """The messages between two positions for our own tasks, at most so many; None when Spark is to read.
+
+        They are those that Spark's frame would hold, in batches of `message_schema`.
+        """
+        return None
+
+    def few(self, reading: Reading, before: str, after: str, most: int) -> list[pa.RecordBatch] | None:
+        """The same, read here and now; None when they are more than ``most`` bytes. Asked after `splits`."""
         return None
 
 

@@ -24,7 +24,7 @@ from ematix_flow.spec.connections.references import (
     split_default,
 )
 from ematix_flow.spec.connections.urls import is_conninfo, parse_conninfo, split_url
-from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.location import SourceLocation, TableLocation
 from ematix_flow.spec.redaction import MASK, remember_secret
 
 C = TypeVar("C", bound=Connection)
@@ -104,8 +104,10 @@ def expand_connection(
     """
     owner = f"connection {connection.name!r}"
     changes: dict[str, Any] = {}
+    about = ""
     try:
         for field in fields(connection):
+            about = field.name
             value = getattr(connection, field.name)
             used_by = f"{owner}, field {field.name}"
             if isinstance(value, Connection):
@@ -116,11 +118,12 @@ def expand_connection(
                 )
             elif has_reference(value):
                 changes[field.name] = expand(value, env=env, used_by=used_by)
+        about = ""
         expanded = replace(connection, **changes)
         _refuse_masked(expanded)
     except FlowError as error:
         if where is not None:
-            error.where = where
+            error.where = where.of(about) if isinstance(where, TableLocation) else where
         raise
     remember_secrets(expanded)
     return expanded

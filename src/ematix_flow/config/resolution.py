@@ -161,7 +161,9 @@ def resolve_connection(
     if isinstance(value, Connection):
         declared = registered.get(value.name)
         if declared is None or declared.connection != value:
-            return ResolvedConnection(value, Origin("instance", "given in Python"))
+            where = value.declared_at
+            label = str(where) if where else "given in Python"
+            return ResolvedConnection(value, Origin("instance", label, where))
         value = value.name
     found = list(places.definitions(value))
     if not found:

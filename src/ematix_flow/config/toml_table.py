@@ -10,7 +10,7 @@ from typing import Any
 from ematix_flow.config.interpolate import expand
 from ematix_flow.config.toml_file import TomlFile
 from ematix_flow.errors import DeclarationError, MissingSecret, did_you_mean
-from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.location import SourceLocation, TableLocation
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,11 @@ class TomlTable:
         if keys and keys[0] in self.elsewhere:
             return self.file.where(*self.elsewhere[keys[0]], *keys[1:])
         return self.file.where(*self.path, *keys)
+
+    def location(self) -> TableLocation:
+        """The line of the table, and those of its keys."""
+        own = self.where()
+        return TableLocation(own.file, own.line, {key: self.where(key) for key in self.values})
 
     def wrong(self, what: str, *keys: str, next_step: str | None = None) -> DeclarationError:
         """An error that names the table and points at the key's line."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import struct
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,14 @@ ANSWER = "answer string"
 
 
 ArrowFunction = Callable[[Iterable["pa.RecordBatch"]], Iterable["pa.RecordBatch"]]
+
+
+class Mapped(ABC):
+    """Rows that tasks get in a way of their own."""
+
+    @abstractmethod
+    def map(self, task: ArrowFunction, ddl: str) -> DataFrame:
+        """What a task makes of the rows of each partition."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +102,12 @@ def read_splits(
     return numbers.mapInArrow(_read_task(list(splits), wanted), schema_ddl)
 
 
-def answers(rows: DataFrame | Sequence[pa.RecordBatch], task: ArrowFunction) -> list[str]:
+def answers(rows: DataFrame | Mapped | Sequence[pa.RecordBatch], task: ArrowFunction) -> list[str]:
     """What a task answers for each partition of a frame; what is in this process already is one partition."""
     if isinstance(rows, Sequence):
         return [text for batch in task(rows) for text in batch.column(0).to_pylist()]
-    return [row["answer"] for row in rows.mapInArrow(task, ANSWER).collect()]
+    mapped = rows.map(task, ANSWER) if isinstance(rows, Mapped) else rows.mapInArrow(task, ANSWER)
+    return [row["answer"] for row in mapped.collect()]
 
 
 def _copy_task(splits: list[Split], staging: Staging, table: TableSpec, progress: str) -> ArrowFunction:

@@ -1,7 +1,7 @@
 """The plan of a stream: what its messages hold, what becomes of them, and what each target can promise.
 
 Where nobody says what a payload holds (no declaration, no registry, no table that is there already) the
-columns are found in the first messages; until then a plan has no targets.
+columns are found in the first messages; until then a plan says of its targets what does not hang on them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.backends.base import Backend, LiveTable, TablePlan
+from ematix_flow.backends.base import LiveTable, TablePlan
 from ematix_flow.backends.payloads.base import META_COLUMNS, Payload
 from ematix_flow.backends.payloads.connections import payload_of
 from ematix_flow.backends.relational import RelationalTarget
-from ematix_flow.backends.streams import MessageTarget, StreamSource
+from ematix_flow.backends.streams import StreamSource
 from ematix_flow.backends.table_plans import require_identifier_length
-from ematix_flow.errors import CannotConnect, GuaranteeRefused, SchemaMismatch, Unsupported, did_you_mean
+from ematix_flow.errors import CannotConnect, SchemaMismatch, SourceFailed, Unsupported, did_you_mean
 from ematix_flow.plan.definition import Choice
 from ematix_flow.plan.drift import judge_drift
 from ematix_flow.plan.matching import keeping_marks, resolve_matching
@@ -29,6 +29,12 @@ from ematix_flow.plan.stream_abilities import (
     check_error_policy,
     check_read_parts,
     check_sent_parts,
+)
+from ematix_flow.plan.stream_guarantees import (
+    ExpectedTarget,
+    described_target,
+    require_mode,
+    stream_guarantee,
 )
 from ematix_flow.plan.world import World
 from ematix_flow.spec.pipelines import PipelineSpec, SourceSpec, TargetSpec, connection_label
@@ -41,8 +47,8 @@ from ematix_flow.strategies.projection import build_projection, needs_projection
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_EXACT = ("kafka", "kinesis", "delta_local", "delta_s3", "object_store_local", "object_store_s3")
 _OURS = (LOADED_AT, BATCH_ID)
+_SUGGESTION = re.compile(r"Did you mean one of the following\? \[([^\]]+)\]")
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,7 @@ class StreamPlan:
     columns_by: str
     payloads: tuple[Payload | None, ...]  # of each source; None where rows come as columns
     targets: tuple[StreamTargetPlan, ...] = ()
+    expected: tuple[ExpectedTarget, ...] = ()  # instead of targets, while there are no columns
 
     def to_json(self) -> dict[str, Any]:
         spec = self.stream
@@ -101,13 +108,15 @@ class StreamPlan:
                 {
                     "target": plan.target.label,
                     "mode": plan.target.mode,
+                    "keys": list(plan.target.keys),
                     "guarantee": plan.guarantee.value,
                     "reason": plan.guarantee.reason,
                     "changes": [change.sql or change.subject for change in plan.changes.changes],
                     "warnings": list(plan.warnings),
                 }
                 for plan in self.targets
-            ],
+            ]
+            + [expected.to_json() for expected in self.expected],
         }
 
     def __str__(self) -> str:
@@ -126,10 +135,12 @@ class StreamPlan:
             lines.append(f"  SQL       {' '.join(spec.transform_sql.split())[:100]}")
         lines.append(f"  on error  {spec.on_error}")
         for plan in self.targets:
-            lines.append(f"  {plan.target.mode:9} into {plan.target.label}")
-            lines.append(f"              {plan.guarantee.value}: {plan.guarantee.reason}")
+            lines += described_target(plan.target, plan.guarantee)
             lines += [f"              {change.sql or change.subject}" for change in plan.changes.changes]
             lines += [f"              warning: {text}" for text in plan.warnings]
+        for expected in self.expected:
+            lines += described_target(expected.target, expected.guarantee)
+            lines.append(f"              {expected.still_open}")
         return "\n".join(lines)
 
 
@@ -290,8 +301,11 @@ def plan_targets(
 def _computed_columns(
     spec: StreamSpec, world: World, columns: tuple[ColumnSpec, ...], lookups: Mapping[str, str]
 ) -> tuple[ColumnSpec, ...]:
-    with world.spark_errors(f"transform_sql of {spec.name!r}"):
-        found = columns_of_frame(empty_result(spec, world.spark(), columns, lookups))
+    try:
+        with world.spark_errors(f"transform_sql of {spec.name!r}"):
+            found = columns_of_frame(empty_result(spec, world.spark(), columns, lookups))
+    except SourceFailed as error:  # Spark's word for SQL that it cannot read or resolve
+        raise SchemaMismatch(error.what, next_step=mending_sql(error.what)) from error.__cause__
     seen: set[str] = set()
     for column in found:
         if column.name in seen:
@@ -301,6 +315,16 @@ def _computed_columns(
             )
         seen.add(column.name)
     return tuple(ColumnSpec(c.name, c.type or DataType("text"), nullable=True) for c in found)
+
+
+def mending_sql(said: str) -> str:
+    """What to do about ``transform_sql`` that Spark refuses, with its own suggestion if it has one."""
+    suggested = _SUGGESTION.search(said)
+    if suggested:
+        return f"mend transform_sql: Spark suggests {suggested[1]}"
+    if "TABLE_OR_VIEW_NOT_FOUND" in said:
+        return f"mend transform_sql: the stream is called {VIEW} in it, and lookups by their names"
+    return "mend transform_sql"
 
 
 def empty_result(
@@ -350,11 +374,7 @@ def _plan_target(
     if backend.message_target() is not None:
         return _plan_messages(spec, target, columns, guarantee)
     sink = world.target(target.connection).divided(target.partition_by).with_files(target.files)
-    if target.mode not in backend.capabilities.strategies:
-        raise Unsupported(
-            f"mode {target.mode!r} cannot be used with a target of kind {backend.kind!r}",
-            next_step=f"modes of {backend.kind}: {', '.join(sorted(backend.capabilities.strategies))}",
-        )
+    require_mode(target, backend)
     declared, adopted = target.table, False
     if declared is None and target.table_name is not None:
         declared = adopted_table(target, world)
@@ -439,38 +459,6 @@ def _require_columns(target: StreamTargetSpec, table: TableSpec, available: set[
             f"event_timestamp_column= names {event!r}, which is no column of {table.label}."
             f"{did_you_mean(event, names)}"
         )
-
-
-def stream_guarantee(spec: StreamSpec, target: StreamTargetSpec, world: World, backend: Backend) -> Choice:
-    """What the sources and this target can prove together; refuses a promise beyond it."""
-    loose = [s for s in spec.sources if world.backend(s.connection).kind not in _EXACT]
-    sends = backend.message_target()
-    reason, next_step = None, "declare delivery='at_least_once', or leave it out"
-    if loose:
-        kind = world.backend(loose[0].connection).kind
-        reason = f"{kind} has no positions: what a crash left unacknowledged may come again under no name"
-    elif isinstance(sends, MessageTarget) and not sends.transactions:
-        reason = f"a target of kind {backend.kind!r} has no transactions"
-    elif sends is None and not backend.capabilities.transactions:
-        reason = f"a target of kind {backend.kind!r} has no transaction to commit with"
-    if reason is None and sends is not None and spec.delivery != "exactly_once":
-        return Choice(
-            "guarantee",
-            "at_least_once",
-            "messages are confirmed; delivery='exactly_once' sends them in transactions",
-        )
-    if reason is None:
-        together = (
-            "messages and the batch's name" if sends is not None else "rows and the ledger entry of the batch"
-        )
-        return Choice("guarantee", "exactly_once", f"{together} commit together")
-    if spec.delivery == "exactly_once":
-        raise GuaranteeRefused(
-            f"pipeline {spec.name!r} declares delivery='exactly_once', which cannot be kept: {reason}",
-            where=spec.where,
-            next_step=next_step,
-        )
-    return Choice("guarantee", "at_least_once", reason)
 
 
 def as_batch(spec: StreamSpec) -> PipelineSpec:

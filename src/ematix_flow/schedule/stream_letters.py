@@ -12,7 +12,7 @@ from typing import Any, cast
 from ematix_flow.backends.dead_letters import open_for_stream
 from ematix_flow.engine.streams.batches import Unloadable
 from ematix_flow.engine.streams.decoding import ARRIVAL
-from ematix_flow.engine.streams.following import place_of_arrival
+from ematix_flow.engine.streams.segments import place_of_arrival
 from ematix_flow.graph.connections import resolve
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetterStore, Stage

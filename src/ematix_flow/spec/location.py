@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
@@ -23,6 +24,17 @@ class SourceLocation:
         except ValueError:  # another drive on Windows
             shown = self.file
         return f"{self.file if shown.startswith('..') else shown}:{self.line}"
+
+
+@dataclass(frozen=True, eq=False)
+class TableLocation(SourceLocation):
+    """A table of a file, which knows where the things within it stand, by their names."""
+
+    within: Mapping[str, SourceLocation] = field(default_factory=dict, repr=False)
+
+    def of(self, name: str) -> SourceLocation:
+        """The place of a thing within; of one that it does not know, the table's own."""
+        return self.within.get(name, self)
 
 
 def caller_location() -> SourceLocation | None:

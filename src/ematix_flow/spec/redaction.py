@@ -6,6 +6,8 @@ were read from a secret place in this process. `mask` is applied to every error 
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import threading
 
@@ -25,6 +27,15 @@ _KEYWORD_PASSWORD = re.compile(
     r"(?P<pw>'[^']*'|\"[^\"]*\"|(?:\\.|[^\s,;&)'\"\\])+)",
     re.IGNORECASE,
 )
+# as in JSON, or in a dict that Python shows: the quotes stay
+_QUOTED_PASSWORD = re.compile(
+    r"""(?P<head>\b\w{0,40}(?:password|passwd|pwd|secret|token|api_key|secret_access_key)["']\s*:\s*)"""
+    r"""(?P<q>["'])(?P<pw>(?:\\.|(?!(?P=q))[^\\])+)(?P=q)""",
+    re.IGNORECASE,
+)
+# "/etc/passwd: File exists": a file that is called so, and what the system says of it
+_PATH_BEFORE = re.compile(r"(?:^|[\s'\"(=])/(?:[^/\s:]{1,255}/){0,40}$")
+_SYSTEM_SAYS = tuple(sorted({os.strerror(number).lower() for number in errno.errorcode}))
 _REFERENCE = re.compile(r"^\$\{[^}]*\}$")
 
 _known: set[str] = set()
@@ -50,7 +61,22 @@ def mask(text: str) -> str:
     for value in sorted(_known, key=len, reverse=True):
         text = text.replace(value, MASK)
     text = _URL_PASSWORD.sub(lambda m: f"{m['head']}{MASK}@", text)
-    return _KEYWORD_PASSWORD.sub(lambda m: m[0] if m["pw"].startswith("${") else f"{m['head']}{MASK}", text)
+    text = _QUOTED_PASSWORD.sub(
+        lambda m: m[0] if m["pw"].startswith("${") else f"{m['head']}{m['q']}{MASK}{m['q']}", text
+    )
+    return _KEYWORD_PASSWORD.sub(lambda m: m[0] if _is_harmless(m) else f"{m['head']}{MASK}", text)
+
+
+def _is_harmless(found: re.Match[str]) -> bool:
+    """Whether what follows the word is a reference, or the system's own words about a file of that name."""
+    if found["pw"].startswith("${"):
+        return True
+    text, said = found.string, found.string[found.start("pw") : found.start("pw") + 80].lower()
+    return (
+        found["head"].endswith(": ")
+        and said.startswith(_SYSTEM_SAYS)
+        and _PATH_BEFORE.search(text[max(0, found.start() - 1024) : found.start()]) is not None
+    )
 
 
 def mask_field(name: str, value: object) -> object:

@@ -21,14 +21,17 @@ def state_root(env: Mapping[str, str]) -> Path:
     return absolute(given, env) if given else home(env) / ".ematix-flow"
 
 
-def private_directory(path: Path) -> Path:
-    """The folder, made if it is missing, and then readable by this user alone."""
+def private_directory(path: Path, *, chosen_by: str = ENVIRONMENT) -> Path:
+    """The folder, made if it is missing, and then readable by this user alone.
+
+    ``chosen_by`` is the setting that says where it is, for the error.
+    """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
             f"cannot make the folder {path}: {error.strerror or error}",
-            next_step=next_step_for(error, f"make it writable, or set {ENVIRONMENT} to a folder that is"),
+            next_step=next_step_for(error, f"make it writable, or set {chosen_by} to a folder that is"),
         ) from error
     return path
 

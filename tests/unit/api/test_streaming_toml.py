@@ -14,7 +14,8 @@ from ematix_flow import KafkaConnection, PostgresConnection, SchemaRegistryConne
 from ematix_flow.api.stream_toml import KEYS, stream_from_text, stream_from_toml
 from ematix_flow.api.stream_toml_places import TARGET_KEYS
 from ematix_flow.api.streaming import StreamingPipeline, stream_spec
-from ematix_flow.errors import ConfigError, DeclarationError, FlowError, MissingSecret
+from ematix_flow.errors import CannotConnect, ConfigError, DeclarationError, FlowError, MissingSecret
+from ematix_flow.graph.connections import resolve_for_use
 from ematix_flow.spec.streams import StreamSpec
 
 SEED = """\
@@ -417,3 +418,45 @@ def test_an_error_shows_no_secret(wrong: str) -> None:
     with pytest.raises(FlowError) as caught:
         stream_from_text(edited("[target]", f"{wrong}\n[target]"))
     assert SECRET not in str(caught.value)
+
+
+WITH_PLACES = """\
+pipeline_name = "s"
+
+[source]
+kind = "kafka"
+bootstrap_servers = "${NOT_SET}"
+query = "events"
+
+[target]
+kind = "postgres"
+url = "postgres://localhost/db"
+table = "public.events"
+"""
+
+
+def test_an_error_of_a_connection_in_the_file_points_at_its_table_and_names_a_step_that_works() -> None:
+    spec = stream_from_text(WITH_PLACES)
+    error = CannotConnect(
+        "connection 'target' cannot reach PostgreSQL", next_step="flow connections check target, then again"
+    ).at(spec.where)
+    assert str(error.where) == "<config_str>:8"
+    assert error.next_step == "mend 'target' at <config_str>:8, and run it again"
+
+
+def test_an_error_of_a_connection_that_has_a_name_keeps_its_next_step() -> None:
+    spec = stream_from_text(WITH_PLACES)
+    error = CannotConnect("connection 'other' is away", next_step="flow connections check other").at(
+        spec.where
+    )
+    assert (str(error.where), error.next_step) == ("<config_str>:1", "flow connections check other")
+
+
+def test_a_variable_that_is_not_set_when_the_stream_starts_is_said_with_the_line_of_its_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NOT_SET", raising=False)
+    spec = stream_from_text(WITH_PLACES)
+    with pytest.raises(MissingSecret, match="NOT_SET is not set") as missing:
+        resolve_for_use(spec.sources[0].connection)
+    assert str(missing.value.where) == "<config_str>:5"

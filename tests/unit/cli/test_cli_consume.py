@@ -422,3 +422,10 @@ def test_names_of_streams_are_completed(flow, streams, monkeypatch, capsys):
     monkeypatch.setenv("COMP_CWORD", "4")
     main([])
     assert capsys.readouterr().out.split() == ["clicks"]
+
+
+def test_the_status_of_a_module_with_streams_alone_says_what_shows_them(flow, streams):
+    told = flow("status", "-m", "streams")
+    assert told.code == 0
+    assert "the module declares 2 streaming pipelines" in told.err
+    assert "flow consume-list" in told.err and "flow runs list" in told.err

@@ -86,7 +86,38 @@ def test_letters_can_be_narrowed_down(flow, options, expected):
 def test_no_letter_says_where_it_looked(flow):
     shown = flow("dlq", "list")
     assert shown.code == 0
-    assert shown.err.startswith("no such dead letter in sqlite://")
+    assert shown.err.startswith("no dead letters in sqlite://")
+
+
+def test_a_choice_that_no_letter_fits_says_how_many_there_are(flow):
+    keep(3)
+    assert flow("dlq", "list", "--status", "parked").err.startswith("no such dead letter among the 3 in ")
+
+
+def test_a_list_that_ends_at_its_limit_says_how_many_there_are(flow):
+    keep(7)
+    assert "3 of 7; --limit shows more" in flow("dlq", "list", "--limit", "3").err
+    assert "3 of 7; --limit shows more" in flow("dlq", "list", "--limit", "3", "-o", "json").err
+    assert "--limit" not in flow("dlq", "list", "--limit", "7").err
+    assert "--limit" not in flow("dlq", "list", "--limit", "3", "--offset", "4").err
+    assert "--limit" not in flow("dlq", "list", "--limit", "3", "--status", "parked").err
+
+
+@pytest.mark.parametrize("command", [["list"], ["park", "--all"], ["purge", "--all"]])
+def test_a_stream_without_letters_is_told_with_the_one_that_was_meant(flow, command):
+    keep(2)
+    told = flow("dlq", *command, "--pipeline", "ordrs")
+    assert (told.code, told.out) == (0, "")
+    assert told.err.startswith("there are no dead letters of 'ordrs' in sqlite://")
+    assert "Did you mean 'orders'?" in told.err
+
+
+def test_a_module_that_is_not_there_is_an_error_in_every_command(flow):
+    keep(1)
+    for command in (["list"], ["list", "-p", "orders"], ["park", "--all", "-p", "orders"]):
+        failed = flow("dlq", *command, "--module", "nosuch")
+        assert failed.code != 0
+        assert "nosuch" in failed.err
 
 
 def test_a_letter_is_shown_with_its_payload_as_text(flow):

@@ -31,6 +31,7 @@ from ematix_flow.spec.connections import (
     SnowflakeConnection,
     SQLiteConnection,
     connection_from_json,
+    connection_from_mapping,
 )
 
 REGISTRY = SchemaRegistryConnection(
@@ -288,3 +289,16 @@ def test_path_style_is_for_servers_that_are_not_amazons() -> None:
     assert not style(endpoint="https://s3.amazonaws.com")
     assert style(endpoint="http://127.0.0.1:9000")
     assert not style(endpoint="http://127.0.0.1:9000", path_style=False)
+
+
+def test_an_address_where_the_name_of_a_registry_is_meant_says_which_field_takes_it() -> None:
+    with pytest.raises(DeclarationError) as refused:
+        KafkaConnection(name="k", bootstrap_servers="h:1", schema_registry="http://u:secret@host:8081")
+    assert "takes the name of a connection of kind schema_registry" in refused.value.what
+    assert refused.value.next_step is not None
+    assert 'schema_registry_url="http://u:***@host:8081"' in refused.value.next_step
+
+
+def test_the_registry_of_confluent_is_of_kind_schema_registry() -> None:
+    with pytest.raises(DeclarationError, match="Did you mean 'schema_registry'"):
+        connection_from_mapping("r", {"kind": "confluent_schema_registry", "url": "http://h"})

@@ -23,6 +23,7 @@ from ematix_flow.spec.connections import (
     redact,
     split_url,
 )
+from ematix_flow.spec.redaction import mask
 
 # each end is a canary, so that a part of the password that leaks is seen too
 SECRETS = (
@@ -210,3 +211,44 @@ def test_a_declaration_error_shows_no_value_of_another_field() -> None:
     with pytest.raises(DeclarationError) as caught:
         PostgresConnection(name="x", url="postgres://u:hunter2@h/d", sslmod="require")  # type: ignore[call-arg]
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cannot make the folder /etc/passwd: File exists",
+        "cannot read '/run/secrets/db_password: Permission denied'",
+        "/passwd: Not a directory",
+    ],
+)
+def test_a_file_whose_name_sounds_secret_may_be_complained_about(text: str) -> None:
+    assert mask(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password: zq9",
+        "passwd: zq9 File exists",
+        "passwd=zq9",
+        '{"passwd": "zq9"}',
+        "{'db_password': 'zq9'}",
+        '{"token":"a\\"zq9"}',
+        "/etc/passwd: zq9",
+        "/etc/passwd=zq9",
+        "vault /kv/app/password: zq9",
+        "secret/password: zq9",
+        "postgres://h/db?password=zq9",
+    ],
+)
+def test_what_is_assigned_to_a_secret_word_stays_masked(text: str) -> None:
+    assert "zq9" not in mask(text)
+
+
+def test_a_secret_in_json_is_masked_within_its_quotes() -> None:
+    assert mask('{"passwd": "hunter2", "n": 1}') == '{"passwd": "***", "n": 1}'
+    assert mask('{"passwd": "${DB_PASSWORD}"}') == '{"passwd": "${DB_PASSWORD}"}'
+
+
+def test_the_systems_words_after_a_word_that_is_no_path_stay_masked() -> None:
+    assert mask("password: File exists") == "password: *** exists"

@@ -68,3 +68,18 @@ def test_a_damaged_checkpoint_is_told_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="damaged") as raised:
         Checkpoint(tmp_path).positions(0)
     assert "ledger" in str(raised.value)
+
+
+def test_the_first_batch_begins_where_kafkas_connector_noted_it(tmp_path: Path) -> None:
+    for batch in ("0", "1", "5"):
+        (tmp_path / "offsets").mkdir(exist_ok=True)
+        (tmp_path / "offsets" / batch).write_text('v1\n{}\n{"t":{"0":9}}')
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.began(0) == (None,)
+    (tmp_path / "sources" / "0").mkdir(parents=True)
+    (tmp_path / "sources" / "0" / "0").write_bytes(b'\0v1\n{"t":{"0":4}}')
+    assert checkpoint.began(0) == ('{"t":{"0":4}}',)
+    assert checkpoint.began(1) == ('{"t":{"0":9}}',)
+    assert checkpoint.began(5) == (None,)  # the batch before it is forgotten, and it is not the first
+    (tmp_path / "sources" / "0" / "0").write_bytes(b"\0v2\nsomething else")
+    assert checkpoint.began(0) == (None,)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from ematix_flow.errors import Unsupported
-from ematix_flow.plan.streams import spark_text
+from ematix_flow.errors import SchemaMismatch, SourceFailed, Unsupported
+from ematix_flow.plan.streams import plan_targets, spark_text
+from ematix_flow.plan.world import World
+from ematix_flow.spec.streams import StreamSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def test_sql_of_another_dialect_is_put_into_sparks_words() -> None:
@@ -22,3 +29,30 @@ def test_a_second_statement_is_refused_and_not_left_out() -> None:
 def test_sql_that_is_none_is_refused_in_words() -> None:
     with pytest.raises(Unsupported, match="cannot be read as duckdb"):
         spark_text("SELECT FROM (", "duckdb")
+
+
+@pytest.mark.parametrize(
+    ("said", "step"),
+    [
+        (
+            "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `idd` cannot be resolved. "
+            "Did you mean one of the following? [`id`, `note`].",
+            "mend transform_sql: Spark suggests `id`, `note`",
+        ),
+        ("[PARSE_SYNTAX_ERROR] Syntax error at or near 'FORM'.", "mend transform_sql"),
+        (
+            "[TABLE_OR_VIEW_NOT_FOUND] The table or view `events` cannot be found.",
+            "mend transform_sql: the stream is called source in it, and lookups by their names",
+        ),
+    ],
+)
+def test_sql_that_spark_refuses_is_to_be_mended_with_sparks_own_suggestion(said: str, step: str) -> None:
+    def refuse(_: object) -> SparkSession:
+        raise RuntimeError(said)
+
+    spec = StreamSpec("s", (), (), transform_sql="SELECT idd FROM source")
+    world = World(refuse, lambda error, what: SourceFailed(f"{what} failed: {error}"), lambda *_: None)
+    with pytest.raises(SchemaMismatch) as refused:
+        plan_targets(spec, world, (), {})
+    assert refused.value.what == f"transform_sql of 's' failed: {said}"
+    assert refused.value.next_step == step

@@ -14,6 +14,7 @@ _KEPT = 50
 _STATE = re.compile(r" \(after \d+ms in state [A-Z_]+\)")
 _BROKER = re.compile(r"^(?:\w+://)?([^\s/]+:\d+)/(?:bootstrap|\d+): ")
 _UNKNOWN_PROPERTY = re.compile(r'No such configuration property: "([^"]*)"')
+_TAKEN_GROUP = (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS)
 _TELLING = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._RESOLVE, KafkaError._TRANSPORT)
 
 
@@ -184,6 +185,17 @@ def create_command(connection: KafkaConnection, topic: str = "<topic>", partitio
 def words(errors: Sequence[KafkaError]) -> str:
     """Some errors in one line, each once."""
     return "; ".join(dict.fromkeys(_STATE.sub("", error.str()) for error in errors[:5]))
+
+
+def not_committed(error: KafkaError) -> str:
+    """Why a group's offsets were refused. Who never joined a group may commit only while nobody is in it."""
+    said = words([error])
+    if error.code() not in _TAKEN_GROUP:
+        return said
+    return (
+        f"{said}: another consumer is a member of that group; give this connection a group_id of its own. "
+        "The stream goes on all the same"
+    )
 
 
 def _plain_tls(text: str) -> str:

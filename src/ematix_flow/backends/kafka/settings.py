@@ -75,6 +75,22 @@ _SPARK_REFUSES = (
     "group.id",
 )
 
+# What Spark's connector plans by, and reads nothing by.
+_PLANNING = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "groupIdPrefix",
+    "failOnDataLoss",
+)
+_PEM_TEXTS = {
+    "ssl.ca.location": "ssl.ca.pem",
+    "ssl.certificate.location": "ssl.certificate.pem",
+    "ssl.key.location": "ssl.key.pem",
+}
+
 
 def group_of(connection: KafkaConnection) -> str:
     """The consumer group in which a stream's progress is shown."""
@@ -114,6 +130,32 @@ def client_settings(connection: KafkaConnection, role: Mapping[str, Any] | None 
         if ours is not None:
             settings[ours] = _librdkafka_value(ours, value)
     return {name: str(value) if isinstance(value, str) else value for name, value in settings.items()}
+
+
+def portable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for another machine: certificates and key as text, in place of this one's paths."""
+    carried = dict(settings)
+    for name, text in _PEM_TEXTS.items():
+        if name in carried:
+            carried[text] = Path(carried.pop(name)).read_text()
+    return carried
+
+
+def carried_over(options: Mapping[str, str]) -> dict[str, str] | None:
+    """Spark's options of a reading as librdkafka's settings; None when one of them is for Spark alone.
+
+    Those by which Spark plans batches are none of the reader's.
+    """
+    found: dict[str, str] = {}
+    for name, value in options.items():
+        if name in _PLANNING or name.startswith("fetchOffset."):
+            continue
+        plain = name.removeprefix("kafka.")
+        ours = _LIBRDKAFKA_NAMES.get(plain, plain)
+        if plain == name or ours is None:
+            return None
+        found[ours] = _librdkafka_value(ours, value)
+    return found
 
 
 def spark_options(connection: KafkaConnection) -> dict[str, str]:

@@ -1,24 +1,42 @@
-"""Topics followed by Spark's own connector."""
+"""Topics followed by Spark's own connector, which plans the batches; their messages are read by ours."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 
 from ematix_flow.backends.kafka.cluster import Cluster
-from ematix_flow.backends.kafka.failures import words
+from ematix_flow.backends.kafka.failures import not_committed
 from ematix_flow.backends.kafka.groups import StreamGroup
 from ematix_flow.backends.kafka.losses import lost_data
+from ematix_flow.backends.kafka.options import source_options
 from ematix_flow.backends.kafka.positions import Topics, is_asked, parse, starting, text
-from ematix_flow.backends.kafka.settings import group_of, spark_options
+from ematix_flow.backends.kafka.ranges import (
+    CONSUMER,
+    OpenReader,
+    Range,
+    RangeSplit,
+    Reader,
+    between,
+    shares,
+    take,
+)
+from ematix_flow.backends.kafka.settings import (
+    carried_over,
+    client_settings,
+    group_of,
+    portable,
+    spark_options,
+)
 from ematix_flow.backends.streams import Reading, SparkStream
-from ematix_flow.errors import FlowError, SourceFailed
+from ematix_flow.errors import ConfigError, FlowError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
@@ -36,7 +54,6 @@ _COLUMNS = (
     "timestamp",
     f"{_HEADERS} AS headers",
 )
-_OURS = ("subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "includeHeaders")
 
 
 class KafkaSource(SparkStream):
@@ -51,6 +68,9 @@ class KafkaSource(SparkStream):
         self._cluster = cluster
         self._group = StreamGroup(cluster)
         self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._readers: dict[tuple[tuple[tuple[str, str], ...], bool], Reader | None] = {}
+        self._opened: OpenReader | None = None  # of this process, batch after batch
 
     def check(self, reading: Reading) -> None:
         self._group_of(reading)
@@ -85,14 +105,66 @@ class KafkaSource(SparkStream):
 
     def count(self, before: str, after: str) -> int | None:
         began, ended = parse(before), parse(after)
-        return sum(ended[each] - began[each] for each in ended) if began.keys() == ended.keys() else None
+        return sum(max(0, ended[each] - began.get(each, 0)) for each in ended)
+
+    def splits(self, reading: Reading, before: str, after: str, most: int) -> Sequence[RangeSplit] | None:
+        reader, ranges = self._reader(reading), self._ranges(reading, before, after)
+        if reader is None or ranges is None:
+            return None
+        return [RangeSplit(share, reader) for share in shares(ranges, most)]
+
+    def few(self, reading: Reading, before: str, after: str, most: int) -> list[pa.RecordBatch] | None:
+        reader, ranges = self._reader(reading), self._ranges(reading, before, after)
+        if reader is None or ranges is None:
+            return None
+        with self._reading:
+            opened, self._opened = self._opened, None
+            if opened is not None and opened.how is not reader:
+                opened.close()
+                opened = None
+            opened = opened or reader.open()
+            try:
+                taken = take(opened, ranges, most)
+            except BaseException:
+                opened.close()
+                raise
+            self._opened = opened
+        return taken
+
+    def _ranges(self, reading: Reading, before: str, after: str) -> list[Range] | None:
+        began, ended = parse(before), parse(after)
+        if any(offset < 0 for offset in (*began.values(), *ended.values())):
+            return None
+        return between(began, ended, strict=reading.fail_on_data_loss)
+
+    def _reader(self, reading: Reading) -> Reader | None:
+        """None when an option of the reading means something to Spark's client alone."""
+        key = (tuple(sorted(reading.options.items())), reading.fail_on_data_loss)
+        with self._lock:
+            if key not in self._readers:
+                self._readers[key] = self._new_reader(reading)
+            return self._readers[key]
+
+    def _new_reader(self, reading: Reading) -> Reader | None:
+        connection, options = self._cluster.connection, carried_over(reading.options)
+        if options is None:
+            return None
+        settings = portable(client_settings(connection, CONSUMER))
+        settings |= {"group.id": group_of(connection), **options}
+        reader = Reader(connection, settings, reading.fail_on_data_loss)
+        if options:
+            try:
+                reader.open().close()
+            except ConfigError:
+                return None
+        return reader
 
     def committed(self, position: str) -> None:
         """Tell the group, for whoever watches its lag; never backwards. A failure is a warning."""
         try:
             self._group.commit(parse(position))
         except (FlowError, KafkaException) as error:
-            said = words([error.args[0]]) if isinstance(error, KafkaException) else str(error)
+            said = not_committed(error.args[0]) if isinstance(error, KafkaException) else str(error)
             _log.warning("the progress of group %r was not committed to Kafka: %s", self._group.name, said)
 
     def failure(self, reading: Reading, said: str) -> FlowError | None:
@@ -112,9 +184,6 @@ class KafkaSource(SparkStream):
             return self._group
 
     def _options(self, reading: Reading) -> dict[str, str]:
-        for name in reading.options:
-            if name in _OURS:
-                raise SourceFailed(f"the option {name!r} is set by the stream itself")
         name, topics = Topics(reading.query).option()
         return {
             "groupIdPrefix": group_of(self._cluster.connection),
@@ -122,7 +191,7 @@ class KafkaSource(SparkStream):
             # a task knows how far it reads: it need not wait half a second for more
             "kafka.fetch.max.wait.ms": "20",
             **spark_options(self._cluster.connection),
-            **reading.options,
+            **source_options(reading.options),
             name: topics,
             "includeHeaders": "true",
         }

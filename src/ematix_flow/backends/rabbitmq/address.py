@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import pika
 from pika.exceptions import AMQPError
 
-from ematix_flow.backends.rabbitmq.failures import cannot_connect
+from ematix_flow.backends.rabbitmq.failures import URL_FIELDS, cannot_connect
 from ematix_flow.errors import CannotConnect, ConfigError
 from ematix_flow.spec.connections.brokers import RabbitMQConnection
 from ematix_flow.spec.redaction import remember_secret
@@ -133,17 +133,17 @@ def address_of(connection: RabbitMQConnection) -> Address:
     host, port = _host_and_port(where, connection.name, _PORTS.get(scheme, 5672))
     if scheme not in _PORTS:
         raise ConfigError(
-            f"connection {connection.name!r}: amqp_url begins neither with amqp:// nor amqps://"
+            f"connection {connection.name!r}: {URL_FIELDS} begins neither with amqp:// nor amqps://"
         )
     if "/" in path:
         raise ConfigError(
-            f"connection {connection.name!r}: the virtual host in amqp_url has a slash",
+            f"connection {connection.name!r}: the virtual host in {URL_FIELDS} has a slash",
             next_step="write a slash that belongs to its name as %2F",
         )
     tls = scheme == "amqps"
     if not tls and (connection.tls_ca_path or connection.tls_cert_path):
         raise ConfigError(
-            f"connection {connection.name!r} has TLS files, and its amqp_url begins with amqp://",
+            f"connection {connection.name!r} has TLS files, and its {URL_FIELDS} begins with amqp://",
             next_step="begin it with amqps://",
         )
     secret = unquote(password) if at else "guest"
@@ -175,7 +175,7 @@ def _host_and_port(where: str, name: str, default: int) -> tuple[str, int]:
         return unquote(host) or "localhost", default
     if not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(
-            f"connection {name!r}: the port in amqp_url is no number from 1 to 65535",
+            f"connection {name!r}: the port in {URL_FIELDS} is no number from 1 to 65535",
             next_step="write it as  amqp://user:password@host:5672/vhost",
         )
     return unquote(host) or "localhost", int(port)

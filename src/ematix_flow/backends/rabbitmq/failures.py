@@ -17,6 +17,7 @@ from pika.exceptions import (
 
 from ematix_flow.errors import CannotConnect, FlowError, LoadError, SourceFailed, TargetFailed
 
+URL_FIELDS = "url / amqp_url"  # the same: one takes the other's place
 ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, NOT_ALLOWED = 403, 404, 405, 530
 
 
@@ -32,13 +33,14 @@ def _reason(error: BaseException, label: str, vhost: str, user: str) -> tuple[st
     if _has(chain, ProbableAuthenticationError, AuthenticationError):
         return (
             f"RabbitMQ at {label} refuses the user {user!r} or its password",
-            "mend the user and password in amqp_url; the user guest may connect from the same machine only",
+            f"mend the user and password in {URL_FIELDS}; "
+            "the user guest may connect from the same machine only",
         )
     if _has(chain, ProbableAccessDeniedError) or _code(error) == NOT_ALLOWED:
         if "not found" in text:
             return (
                 f"RabbitMQ at {label} has no virtual host {vhost!r}",
-                f"create it:  rabbitmqctl add_vhost {vhost!r} ; or mend the end of amqp_url",
+                f"create it:  rabbitmqctl add_vhost {vhost!r} ; or mend the end of {URL_FIELDS}",
             )
         return (
             f"RabbitMQ at {label} does not let {user!r} into the virtual host {vhost!r}: {text}",
@@ -52,21 +54,22 @@ def _reason(error: BaseException, label: str, vhost: str, user: str) -> tuple[st
     if isinstance(inner, ssl.SSLError):
         return (
             f"TLS with RabbitMQ at {label} failed: {inner.reason or inner}",
-            "look whether that port speaks TLS (5671 by habit); begin amqp_url with amqp:// if it does not",
+            "look whether that port speaks TLS (5671 by habit); "
+            f"begin {URL_FIELDS} with amqp:// if it does not",
         )
     if isinstance(inner, socket.gaierror):
-        return (f"the host of {label} is not known", "mend the host in amqp_url")
+        return (f"the host of {label} is not known", f"mend the host in {URL_FIELDS}")
     if isinstance(inner, ConnectionRefusedError):
         return (
             f"nobody listens at {label}",
-            "look whether RabbitMQ runs, and mend host and port in amqp_url",
+            f"look whether RabbitMQ runs, and mend host and port in {URL_FIELDS}",
         )
     if isinstance(inner, TimeoutError) or any("Timeout" in type(each).__name__ for each in chain):
         return (f"RabbitMQ at {label} does not answer in time", "look at the network and the firewall")
     if _has(chain, IncompatibleProtocolError):
         return (
             f"what listens at {label} does not speak AMQP 0-9-1, or speaks it by TLS only",
-            "mend the port in amqp_url, or begin it with amqps://",
+            f"mend the port in {URL_FIELDS}, or begin it with amqps://",
         )
     return (f"RabbitMQ at {label}: {text}", "look at the server's log")
 

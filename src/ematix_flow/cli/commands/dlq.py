@@ -16,7 +16,7 @@ from ematix_flow.cli.options import ModuleOption, OutputOption
 from ematix_flow.cli.output import Column, write_json, write_table, write_text
 from ematix_flow.cli.project import known_module, load_project
 from ematix_flow.cli.terminal import is_terminal, say
-from ematix_flow.errors import UsageError
+from ematix_flow.errors import UsageError, did_you_mean
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetterStore, LetterStatus, Selection, Stage
 
 if TYPE_CHECKING:
@@ -64,13 +64,19 @@ def list_letters(
     """Show dead letters, oldest first, and how many there are."""
     with _opened(pipeline, module, store, table) as letters:
         found = letters.list(pipeline, stage=stage, status=status, limit=limit, offset=offset)
-        counts = [] if output == "json" else letters.counts(pipeline)
+        counts = letters.counts(pipeline) if output == "text" or len(found) == limit else []
         place = letters.location
+        none_there = "" if found or counts or output == "json" else _none_of(letters, pipeline)
+    matching = sum(
+        count.letters for count in counts if stage in (None, count.stage) and status in (None, count.status)
+    )
+    total = sum(count.letters for count in counts)
     if output == "json":
         write_json([letter.to_json() for letter in found])
+        _tell_of_more(len(found), offset, matching)
         return
     if not found:
-        say(f"no such dead letter in {place}")
+        say(none_there or f"no such dead letter among the {total:,} in {place}")
         return
     columns = (
         Column("id"),
@@ -83,11 +89,11 @@ def list_letters(
         Column("reason", wraps=True),
     )
     write_table(columns, [_row(letter) for letter in found])
-    total = sum(count.letters for count in counts)
     by_status = ", ".join(
         f"{sum(count.letters for count in counts if count.status == status):,} {status}"
         for status in dict.fromkeys(count.status for count in counts)
     )
+    _tell_of_more(len(found), offset, matching)
     say(f"{total:,} in {place}: {by_status}. flow dlq show ID  says more of one")
 
 
@@ -188,7 +194,7 @@ def park_letters(
     """Leave letters out of further replays, unless one names them."""
     with _opened(pipeline, module, store, table) as letters:
         name, selection = _chosen(letters, pipeline, ids, everything, first, stage, reason, None)
-        _tell("parked", name, letters.park(name, selection), output)
+        _tell("parked", name, letters.park(name, selection), letters, output)
 
 
 @app.command("purge")
@@ -209,9 +215,9 @@ def purge_letters(
     """Forget letters for good."""
     with _opened(pipeline, module, store, table) as letters:
         name, selection = _chosen(letters, pipeline, ids, everything, first, stage, reason, status)
-        if not yes:
+        if not yes and letters.counts(name):
             _confirm(f"forget the chosen dead letters of {name!r} in {letters.location} for good?")
-        _tell("purged", name, letters.purge(name, selection), output)
+        _tell("purged", name, letters.purge(name, selection), letters, output)
 
 
 # ------------------------------------------------------------------ which letters, and where
@@ -223,7 +229,8 @@ def _opened(
 ) -> Iterator[DeadLetterStore]:
     from ematix_flow.backends.dead_letters import open_dead_letters, open_for_stream
 
-    declared = None if store or table else _declared(pipeline, module)
+    found = _declared(pipeline, module)
+    declared = None if store or table else found
     if declared is not None:
         opened = open_for_stream(declared.spec, env=os.environ)
     else:
@@ -234,9 +241,11 @@ def _opened(
 
 def _declared(pipeline: str | None, module: str | None) -> DeclaredStream | None:
     """The stream whose letters are meant; one that no ``--module`` asked for may be unknown."""
-    if pipeline is None or known_module(module) is None:
+    if module is None and (pipeline is None or known_module(module) is None):
         return None
     registry = load_project(module)
+    if pipeline is None:
+        return None
     return registry.stream(pipeline) if module else registry.streams.get(pipeline)
 
 
@@ -272,9 +281,24 @@ def _confirm(question: str) -> None:
         raise UsageError("not confirmed", state="nothing was changed")
 
 
-def _tell(what: str, pipeline: str, number: int, output: str) -> None:
+def _none_of(store: DeadLetterStore, pipeline: str | None) -> str:
+    """That a store has no letter of a stream, and whose it has."""
+    if pipeline is None:
+        return f"no dead letters in {store.location}"
+    others = {count.pipeline for count in store.counts()}
+    return f"there are no dead letters of {pipeline!r} in {store.location}.{did_you_mean(pipeline, others)}"
+
+
+def _tell_of_more(shown: int, left_out: int, matching: int) -> None:
+    if left_out + shown < matching:
+        say(f"{shown:,} of {matching:,}; --limit shows more")
+
+
+def _tell(what: str, pipeline: str, number: int, store: DeadLetterStore, output: str) -> None:
     if output == "json":
         write_json({"pipeline": pipeline, what: number})
+    elif not number and not store.counts(pipeline):
+        say(_none_of(store, pipeline))
     else:
         write_text(f"{number:,} dead letter{'' if number == 1 else 's'} of {pipeline} {what}")
 

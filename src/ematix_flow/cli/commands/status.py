@@ -58,7 +58,7 @@ def status(module: ModuleOption = None, run_log: RunLogOption = None, output: Ou
         write_json([standing.to_json() for standing in standings])
         return
     if not standings:
-        say("the module declares no pipeline")
+        say(_nothing_to_show(len(registry.streams)))
         return
     columns = (
         Column("pipeline"),
@@ -70,6 +70,16 @@ def status(module: ModuleOption = None, run_log: RunLogOption = None, output: Ou
         Column("depends on", wraps=True),
     )
     write_table(columns, [_row(standing, now) for standing in standings])
+
+
+def _nothing_to_show(streams: int) -> str:
+    if not streams:
+        return "the module declares no pipeline"
+    declared = "one streaming pipeline" if streams == 1 else f"{streams} streaming pipelines"
+    return (
+        f"the module declares {declared} and no batch pipeline: "
+        "flow consume-list  shows what is declared,  flow runs list  what became of it"
+    )
 
 
 def next_due(spec: PipelineSpec, now: dt.datetime) -> dt.datetime | None:

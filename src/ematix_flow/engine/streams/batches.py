@@ -29,7 +29,8 @@ from ematix_flow.engine.streams.decoding import (
     readable,
     unreadable,
 )
-from ematix_flow.engine.streams.few import Messages, few
+from ematix_flow.engine.streams.few import Messages
+from ematix_flow.engine.streams.incoming import Incoming
 from ematix_flow.engine.streams.sinks import BatchName, Sink, TableSink
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed
 from ematix_flow.plan.stream_abilities import VIEW
@@ -107,19 +108,15 @@ class BatchLoader:
     def spec(self) -> StreamSpec:
         return self.plan.stream
 
-    def load(
-        self, batch: BatchName, incoming: DataFrame, report: BatchReport, expected: int | None = None
-    ) -> None:
-        """``incoming`` are messages, or rows with columns when there is no decoder; of the first at most
-        ``expected``, where that is known.
-        """
+    def load(self, batch: BatchName, incoming: Incoming, report: BatchReport) -> None:
+        """``incoming`` are messages, or rows with columns when there is no decoder."""
         if not self.sinks:
             with self.world.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
                 self._all_bad(batch, incoming, report)
             return
         try:
             with self.world.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
-                incoming, seen, counted = self._stage(batch, incoming, report, expected)
+                incoming, seen, counted = self._stage(batch, incoming, report)
                 if counted:
                     self._account(batch, incoming, seen, report)
                 elif self.spec.on_error == "dlq":  # a batch that is sent is not looked at again
@@ -138,7 +135,7 @@ class BatchLoader:
             for sink in self.sinks:
                 sink.discard()
 
-    def _account(self, batch: BatchName, incoming: DataFrame, seen: Seen, report: BatchReport) -> None:
+    def _account(self, batch: BatchName, incoming: Incoming, seen: Seen, report: BatchReport) -> None:
         """Count what came, and see to what could not be read."""
         counts = seen()
         report.rows_read, report.empty = counts.read, counts.empty
@@ -146,15 +143,15 @@ class BatchLoader:
             self._bad(batch, incoming, counts, report)
 
     def _stage(
-        self, batch: BatchName, incoming: DataFrame, report: BatchReport, expected: int | None
-    ) -> tuple[DataFrame, Seen, bool]:
+        self, batch: BatchName, incoming: Incoming, report: BatchReport
+    ) -> tuple[Incoming, Seen, bool]:
         """What is loaded, and its counts, which are known now, or else when it is sent."""
         tables = any(isinstance(sink, TableSink) for sink in self.sinks)
         with report.timed("stage"):
             try:
                 with self.world.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
                     if self._is_direct():
-                        taken = few(incoming, expected)
+                        taken = incoming.few()
                         if taken is not None:
                             return incoming, self._stage_directly(batch, taken), True
                     return incoming, self._stage_all(batch, incoming), tables
@@ -164,15 +161,15 @@ class BatchLoader:
                 incoming = self._without_unloadable(batch, incoming, report, error)
                 return incoming, self._stage_all(batch, incoming), tables
 
-    def _stage_directly(self, batch: BatchName, messages: DataFrame | Messages) -> Seen:
+    def _stage_directly(self, batch: BatchName, messages: Incoming | Messages) -> Seen:
         assert self.decoders is not None
         lenient = self.spec.on_error != "fail"
         counts = self.sinks[0].stage_messages(batch, messages, self.decoders, lenient=lenient)
         return lambda: counts
 
-    def _stage_all(self, batch: BatchName, incoming: DataFrame) -> Seen:
+    def _stage_all(self, batch: BatchName, incoming: Incoming) -> Seen:
         if self.decoders is None:
-            rows, seen = _counting(incoming)
+            rows, seen = _counting(incoming.frame)
             self._stage_frames(batch, rows)
             return seen
         if self._is_direct() and isinstance(self.sinks[0], TableSink):
@@ -218,17 +215,17 @@ class BatchLoader:
 
     # -------------------------------------------------------------- what cannot be loaded
 
-    def _all_bad(self, batch: BatchName, incoming: DataFrame, report: BatchReport) -> None:
+    def _all_bad(self, batch: BatchName, incoming: Incoming, report: BatchReport) -> None:
         """No message says what its columns are: whatever has a payload is bad, and empty ones are none."""
         assert self.decoders is not None
         found = bad_messages(incoming, self.decoders)
         examples = found.limit(1).collect()
-        report.rows_read = incoming.count()
+        report.rows_read = incoming.frame.count()
         if examples:
             first = f"{examples[0]['topic']} offset {examples[0]['position']}: {examples[0]['reason']}"
             self._bad(batch, incoming, Counts(report.rows_read, found.count(), 0, first), report)
 
-    def _bad(self, batch: BatchName, incoming: DataFrame, counts: Counts, report: BatchReport) -> None:
+    def _bad(self, batch: BatchName, incoming: Incoming, counts: Counts, report: BatchReport) -> None:
         if self.spec.on_error == "fail":
             raise unreadable(counts)
         if self.spec.on_error == "drop":
@@ -253,8 +250,8 @@ class BatchLoader:
         return Unloadable(stage, reason, message, self.sinks[0].label if alone else None)
 
     def _without_unloadable(
-        self, batch: BatchName, incoming: DataFrame, report: BatchReport, error: FlowError
-    ) -> DataFrame:
+        self, batch: BatchName, incoming: Incoming, report: BatchReport, error: FlowError
+    ) -> Incoming:
         """Find the rows that the SQL or a target refuses, put them aside, and go on without them."""
         from ematix_flow.engine.streams.isolating import isolate
 
@@ -263,7 +260,7 @@ class BatchLoader:
         self.note(f"batch {batch.number} holds what cannot be loaded, looking for it: {error.what}")
         # what the database itself refuses shows only when it is asked
         rehearsed = batch if isinstance(error, RowRejected) else None
-        found, rest = isolate(incoming, lambda share: self._try(share, rehearsed), error)
+        found, rest = isolate(incoming.frame, lambda share: self._try(share, rehearsed), error)
         if self.spec.on_error == "dlq":
             assert self.letters is not None
             self.letters.add([self._unloadable(e.stage, e.reason, e.message) for e in found], batch.key)
@@ -272,15 +269,15 @@ class BatchLoader:
                 report.dead_letters[letter.stage] = report.dead_letters.get(letter.stage, 0) + 1
         else:
             report.dropped += len(found)
-        return rest
+        return Incoming(rest)
 
-    def _try(self, incoming: DataFrame, rehearsed: BatchName | None) -> None:
+    def _try(self, messages: DataFrame, rehearsed: BatchName | None) -> None:
         """Compute what would be staged of these messages; with a batch also stage it, and throw it away."""
         from pyspark.sql import functions as F
 
         assert self.plan.columns is not None and self.decoders is not None
         with self.world.spark_errors(f"a batch of {self.spec.name!r}"):
-            rows = decoded_frame(incoming, self.decoders, self.plan.columns)
+            rows = decoded_frame(Incoming(messages), self.decoders, self.plan.columns)
             rows = rows.where(F.col(REASON).isNull()).drop(REASON)
             if self.spec.transform_sql is not None:
                 rows = run_sql(self.spec, rows, self.lookups())
@@ -332,6 +329,7 @@ def _is_of_rows(error: FlowError) -> bool:
     """Whether single rows are to blame: a server that is away is not their fault."""
     from ematix_flow.errors import (
         CannotConnect,
+        DataLost,
         EngineError,
         JavaNotFound,
         PlanError,
@@ -341,7 +339,7 @@ def _is_of_rows(error: FlowError) -> bool:
 
     if isinstance(error, RowRejected):
         return True
-    if isinstance(error, CannotConnect | PlanError | TargetFailed | JavaNotFound):
+    if isinstance(error, CannotConnect | DataLost | PlanError | TargetFailed | JavaNotFound):
         return False
     return isinstance(error, SparkFailed | SourceFailed) or not isinstance(error, EngineError)
 

@@ -57,6 +57,24 @@ class Checkpoint:
             else ()
         )
 
+    def began(self, batch: int) -> tuple[str | None, ...]:
+        """As `before`, and for a source that had brought nothing yet where it begins, if that is noted."""
+        known = self.before(batch) or (None,) * len(self.positions(batch))
+        if batch > 0 and not (self.folder / "offsets" / str(batch - 1)).exists():
+            return known
+        return tuple(
+            self._first(place) if position is None else position for place, position in enumerate(known)
+        )
+
+    def _first(self, place: int) -> str | None:
+        """The first position of a source, as Kafka's connector notes it: a zero byte, a version, JSON."""
+        try:
+            read = (self.folder / "sources" / str(place) / "0").read_bytes().lstrip(b"\0").decode()
+        except (OSError, ValueError):
+            return None
+        version, _, position = read.partition("\n")
+        return position.strip() if version == "v1" and position.lstrip().startswith("{") else None
+
     def last_committed(self) -> int | None:
         """The newest batch of which Spark knows that it is done."""
         return max(_numbered(self.folder / "commits"), default=None)

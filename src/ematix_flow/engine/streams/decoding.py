@@ -19,6 +19,7 @@ from ematix_flow.backends.payloads.base import Bad, Decoded, Decoder
 from ematix_flow.backends.streams import MESSAGE_DDL, PARTITION, POSITION, TIMESTAMP, TOPIC
 from ematix_flow.engine import tasks
 from ematix_flow.engine.streams.few import Messages
+from ematix_flow.engine.streams.incoming import Incoming
 from ematix_flow.plan.spark_types import schema_ddl
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 
@@ -72,7 +73,7 @@ class ByOrigin:
 
 
 def stage_messages(
-    messages: DataFrame | Messages, decoders: ByOrigin, staging: Staging, table: TableSpec, *, lenient: bool
+    messages: Incoming | Messages, decoders: ByOrigin, staging: Staging, table: TableSpec, *, lenient: bool
 ) -> tuple[tuple[StagedPart, ...], Counts]:
     """Decode and write in the same task: the rows never enter Java. A few are the driver's own task.
 
@@ -189,7 +190,7 @@ def described(messages: pa.RecordBatch, index: int) -> str:
 
 
 def decoded_frame(
-    frame: DataFrame,
+    messages: Incoming,
     decoders: ByOrigin,
     columns: Sequence[ColumnSpec],
     *,
@@ -204,7 +205,7 @@ def decoded_frame(
     ddl = f"{schema_ddl(TableSpec(None, 'source', tuple(columns)))}, {REASON} string"
     if ordered:
         ddl += f", {ORDER[0]} string, {ORDER[1]} string, {ORDER[2]} timestamp"
-    return frame.mapInArrow(_decode_task(decoders, tuple(columns), ordered, strict), ddl)
+    return messages.map(_decode_task(decoders, tuple(columns), ordered, strict), ddl)
 
 
 def _decode_task(
@@ -284,12 +285,12 @@ def _readable_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 # ------------------------------------------------------------------ what could not be read
 
 
-def bad_messages(frame: DataFrame, decoders: ByOrigin, table: TableSpec | None = None) -> DataFrame:
+def bad_messages(messages: Incoming, decoders: ByOrigin, table: TableSpec | None = None) -> DataFrame:
     """Only the messages that cannot be read, as they came, each with its reason.
 
     With a table also those whose rows it refuses.
     """
-    return frame.mapInArrow(_bad_task(decoders, table), LETTER_DDL)
+    return messages.map(_bad_task(decoders, table), LETTER_DDL)
 
 
 def _bad_task(decoders: ByOrigin, table: TableSpec | None) -> tasks.ArrowFunction:

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.backends.spool import MAX_ROWS, Spool
 from ematix_flow.backends.streams import (
-    MESSAGE_DDL,
-    POSITION,
     LagUnit,
     Reading,
     Received,
@@ -21,7 +19,8 @@ from ematix_flow.backends.streams import (
     StreamSource,
 )
 from ematix_flow.engine.streams.checkpoint import Checkpoint, least
-from ematix_flow.engine.streams.decoding import ARRIVAL
+from ematix_flow.engine.streams.incoming import Incoming, most_tasks, read_by_us
+from ematix_flow.engine.streams.segments import DDL, rows_of, segment_splits, take
 from ematix_flow.engine.streams.spooled import segment_range, spool_frame
 from ematix_flow.spec.tables import ColumnSpec
 
@@ -29,21 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# in which order messages came, as a text that sorts so: segments are numbered, and rows in them too. It
-# also stands for the position of a message that has none, so that two equal ones are told apart.
-_ARRIVED = "concat(_metadata.file_name, lpad(_metadata.row_index, 12, '0'))"
-_WITH_ARRIVAL = [
-    f"coalesce({POSITION}, {_ARRIVED}) AS {POSITION}" if name == POSITION else name
-    for name in (field.split()[0] for field in MESSAGE_DDL.split(", "))
-] + [f"{_ARRIVED} AS {ARRIVAL}"]
-
-
 Refused = Callable[[Iterable[int]], list[tuple[int, int]]]
-
-
-def place_of_arrival(arrival: str) -> tuple[int, int]:
-    """The segment of a message and its row there."""
-    return int(arrival[:20]), int(arrival[-12:])
 
 
 class Followed(ABC):
@@ -56,7 +41,7 @@ class Followed(ABC):
         """The streaming frame that Spark follows."""
 
     @abstractmethod
-    def batch(self, frame: DataFrame, before: str | None, after: str | None) -> DataFrame | None:
+    def batch(self, frame: DataFrame, before: str | None, after: str | None) -> Incoming | None:
         """What a batch holds; ``frame`` is what Spark gave for it. None when it holds nothing."""
 
     @abstractmethod
@@ -125,8 +110,15 @@ class FollowedBySpark(Followed):
     def frame(self, spark: SparkSession) -> DataFrame:
         return self.source.frame(spark, self.reading)
 
-    def batch(self, frame: DataFrame, before: str | None, after: str | None) -> DataFrame | None:
-        return frame
+    def batch(self, frame: DataFrame, before: str | None, after: str | None) -> Incoming | None:
+        expected = self.count(before, after)
+        if before is None or after is None:
+            return Incoming(frame, expected)
+        source, reading, spark = self.source, self.reading, frame.sparkSession
+        splits = source.splits(reading, before, after, most_tasks(spark))
+        if splits is None:
+            return Incoming(frame, expected)
+        return read_by_us(spark, splits, expected, lambda most: source.few(reading, before, after, most))
 
     def noted(self, position: str | None) -> str | None:
         if position is None or self.left is None:
@@ -225,27 +217,18 @@ class _SpoolShare(Followed):
     def frame(self, spark: SparkSession) -> DataFrame:
         return spool_frame(spark, self.shared.spool, self.checkpoint.folder, self.shared.most)
 
-    def batch(self, frame: DataFrame, before: str | None, after: str | None) -> DataFrame | None:
+    def batch(self, frame: DataFrame, before: str | None, after: str | None) -> Incoming | None:
         paths = self.shared.spool.paths(segment_range(before, after, self.shared.spool.id))
         if not paths:
             return None
         spark = frame.sparkSession
-        segments = spark.read.schema(MESSAGE_DDL).parquet(*(str(path) for path in paths))
         if not self.rows_are_columns:
-            return segments.selectExpr(*_WITH_ARRIVAL)
+            splits = segment_splits(paths, most_tasks(spark))
+            return read_by_us(spark, splits, rows_of(paths), lambda most: take(paths, most), DDL)
         source = self.shared.source
         assert isinstance(source, ReceivedFiles)
-        named = [bytes(row["value"]).decode() for row in segments.select("value").collect()]
-        return source.rows(spark, named, self.shared.reading, self.columns)
-
-    def count(self, before: str | None, after: str | None) -> int | None:
-        import pyarrow.parquet as pq
-
-        if self.rows_are_columns:
-            return None
-        spool = self.shared.spool
-        paths = spool.paths(segment_range(before, after, spool.id))
-        return sum(int(pq.read_metadata(path).num_rows) for path in paths)
+        named = [value.decode() for split in segment_splits(paths, 1) for value in split.values()]
+        return Incoming(source.rows(spark, named, self.shared.reading, self.columns))
 
     def committed(self, before: str | None, after: str) -> None:
         position = json.loads(after)

@@ -12,14 +12,14 @@ from pathlib import Path
 from ematix_flow.errors import ConfigError
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import ColumnSpec
-from ematix_flow.state.root import absolute, private_directory, state_root
+from ematix_flow.state.root import ENVIRONMENT, absolute, private_directory, state_root
 
 
 class StreamPlace:
     """One stream's folder. ``query`` is a part of the stream with a checkpoint of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, chosen_by: str = ENVIRONMENT) -> None:
+        self.folder, self._chosen_by = folder, chosen_by
 
     def checkpoint(self, query: str) -> Path:
         return self.folder / "checkpoints" / _readable(query)
@@ -32,7 +32,7 @@ class StreamPlace:
         return self.folder / "columns.json"
 
     def make(self) -> None:
-        private_directory(self.folder)
+        private_directory(self.folder, chosen_by=self._chosen_by)
 
     def pinned_columns(self) -> tuple[ColumnSpec, ...] | None:
         """The columns that the first messages had, so that a restart does not see others."""
@@ -67,7 +67,7 @@ def place_of(spec: StreamSpec) -> StreamPlace:
                 where=spec.where,
                 next_step="give a folder that driver and executors see; on a cluster a shared one",
             )
-        return StreamPlace(absolute(spec.checkpoint.removeprefix("file://"), os.environ))
+        return StreamPlace(absolute(spec.checkpoint.removeprefix("file://"), os.environ), "checkpoint=")
     return StreamPlace(state_root(os.environ) / "streams" / _readable(spec.name))
 
 

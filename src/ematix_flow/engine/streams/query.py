@@ -15,6 +15,7 @@ from ematix_flow.backends.session_settings import session_settings
 from ematix_flow.engine.streams.batches import BatchLoader, BatchReport, union
 from ematix_flow.engine.streams.checkpoint import Checkpoint, joined
 from ematix_flow.engine.streams.following import Followed
+from ematix_flow.engine.streams.incoming import Incoming
 from ematix_flow.engine.streams.sinks import BatchName
 from ematix_flow.errors import FlowError
 
@@ -170,9 +171,9 @@ class StreamQuery:
         with report.timed("read"):
             after, before = self.checkpoint.positions(number), self.checkpoint.before(number)
             before = before or (None,) * len(after)
-            incoming = self._incoming(frame, before, after)
+            incoming = self._incoming(frame, self.checkpoint.began(number), after)
         if incoming is not None:
-            loader = self._loader or self._make_loader(incoming)
+            loader = self._loader or self._make_loader(incoming.frame)
             if loader.sinks:  # one without any only puts aside what it cannot read
                 self._loader = loader
             name = BatchName(
@@ -182,7 +183,7 @@ class StreamQuery:
                 joined(self._noted(after)),
                 joined(self._noted(before)) if any(before) else None,
             )
-            loader.load(name, incoming, report, self._expected(before, after))
+            loader.load(name, incoming, report)
         faults.point("stream.committed")
         with report.timed("commit"):
             for source, began, ended in zip(self.sources, before, after, strict=True):
@@ -198,10 +199,10 @@ class StreamQuery:
 
     def _incoming(
         self, frame: DataFrame, before: tuple[str | None, ...], after: tuple[str | None, ...]
-    ) -> DataFrame | None:
+    ) -> Incoming | None:
         if len(self.sources) == 1:
             return self.sources[0].batch(frame, before[0], after[0])
-        return frame
+        return Incoming(frame, self._expected(before, after))
 
     def _expected(self, before: tuple[str | None, ...], after: tuple[str | None, ...]) -> int | None:
         """How many messages the batch holds at most, when every source knows."""

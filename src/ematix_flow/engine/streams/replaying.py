@@ -15,6 +15,7 @@ from typing import Any
 from ematix_flow.backends.streams import MESSAGE_DDL, message_schema
 from ematix_flow.engine.streams.batches import BatchReport, Unloadable
 from ematix_flow.engine.streams.decoding import ORIGIN
+from ematix_flow.engine.streams.incoming import Incoming
 from ematix_flow.engine.streams.place import StreamPlace
 from ematix_flow.engine.streams.sinks import BatchName
 from ematix_flow.engine.streams.stream import Stream
@@ -52,7 +53,7 @@ class Replay:
             wanted = [m for m in messages if m.get("target") is None or m["target"] in own]
             if wanted:
                 name = BatchName(self.spec.name, str(self._name(wanted, attempt)), 0, None, kind="dlq")
-                loader.load(name, self._frame(wanted), BatchReport(0))
+                loader.load(name, Incoming(self._frame(wanted)), BatchReport(0))
         reasons: dict[int, str] = {}
         for letter in self.refused:
             for index, message in enumerate(messages):

@@ -26,6 +26,7 @@ from ematix_flow.engine import tasks
 from ematix_flow.engine.progress import watch
 from ematix_flow.engine.streams.decoding import ByOrigin, Counts, decoded_here, stage_messages
 from ematix_flow.engine.streams.few import Messages
+from ematix_flow.engine.streams.incoming import Incoming
 from ematix_flow.plan.streams import StreamTargetPlan
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.state.locks import hold_file_lock
@@ -76,7 +77,7 @@ class Sink(ABC):
 
     @abstractmethod
     def stage_messages(
-        self, batch: BatchName, messages: DataFrame | Messages, decoders: ByOrigin, *, lenient: bool
+        self, batch: BatchName, messages: Incoming | Messages, decoders: ByOrigin, *, lenient: bool
     ) -> Counts:
         """Decode in the tasks that stage; ``lenient`` counts rows that the target refuses as bad."""
 
@@ -116,7 +117,7 @@ class TableSink(Sink):
         faults.point("staging.loaded")
 
     def stage_messages(
-        self, batch: BatchName, messages: DataFrame | Messages, decoders: ByOrigin, *, lenient: bool
+        self, batch: BatchName, messages: Incoming | Messages, decoders: ByOrigin, *, lenient: bool
     ) -> Counts:
         staging = self._open(batch)
         self._parts, counts = stage_messages(messages, decoders, staging, self.table, lenient=lenient)
@@ -189,7 +190,7 @@ class MessageSink(Sink):
         self._rows = rows
 
     def stage_messages(
-        self, batch: BatchName, messages: DataFrame | Messages, decoders: ByOrigin, *, lenient: bool
+        self, batch: BatchName, messages: Incoming | Messages, decoders: ByOrigin, *, lenient: bool
     ) -> Counts:
         """Only a few are decoded here; many are, as rows of a frame, when they are sent."""
         assert isinstance(messages, Sequence)

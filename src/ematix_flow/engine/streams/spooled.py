@@ -1,7 +1,7 @@
 """A spool as a stream of Spark's: its positions are segment numbers, its rows are read from the segments.
 
 The source itself only tells Spark that there are new segments; what is in them is read by whoever loads
-the batch, as files, without a way through Python.
+the batch: see `segments`.
 """
 
 from __future__ import annotations

@@ -219,19 +219,28 @@ class Stream:
         if len(parts) == 1:
             parts[0].run()
             return
-        failures: list[FlowError] = []
+        failures: list[list[FlowError]] = [[] for _ in parts]
         threads = [
             threading.Thread(
-                target=copy_context().run, args=(part.run_on, failures), name=f"ematix-flow {part.label}"
+                target=copy_context().run, args=(part.run_on, found), name=f"ematix-flow {part.label}"
             )
-            for part in parts
+            for part, found in zip(parts, failures, strict=True)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        if failures:
-            raise failures[0]
+        raised = [error for found in failures for error in found]
+        if raised:
+            well = [part.label for part, found in zip(parts, failures, strict=True) if not found]
+            late = [part.label for part, found in zip(parts, failures, strict=True) if found]
+            have = "have what came until the stop" if self.stop.is_set() else "have everything"
+            others = f"the other targets ({', '.join(well)}) {have}; " if well else ""
+            catch = "catches" if len(late) == 1 else "catch"
+            back = f"{others}{', '.join(late)} {catch} up at the next start"
+            error = raised[0]
+            error.state = f"{error.state}; {back}" if error.state else back
+            raise error
 
 
 def plan_of(spec: StreamSpec, world: World, place: StreamPlace) -> StreamPlan:

@@ -6,6 +6,7 @@ reference is not checked; it is checked again when `config.interpolate` has repl
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -15,7 +16,7 @@ from urllib.parse import unquote
 from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.spec.connections.references import Expanded, has_reference, holds_secret, show_secret
 from ematix_flow.spec.connections.urls import UrlPieces, is_conninfo, mask_url, split_url
-from ematix_flow.spec.location import caller_location
+from ematix_flow.spec.location import SourceLocation, caller_location
 from ematix_flow.spec.redaction import mask
 
 KINDS: dict[str, type[Connection]] = {}
@@ -107,6 +108,18 @@ class Connection(metaclass=_Kind):
             if not getattr(self, name) and not self.url_pending:
                 raise self._wrong(f"it needs {name}", next_step=f'add  {name} = "…"')
         self._check()
+
+    @property
+    def declared_at(self) -> SourceLocation | None:
+        """Where a file declares it, for one that no name finds; else None."""
+        found: SourceLocation | None = self.__dict__.get("_declared_at")
+        return found
+
+    def at(self: C, where: SourceLocation) -> C:
+        """The same connection, known to stand there."""
+        located = copy.copy(self)
+        located.__dict__["_declared_at"] = where
+        return located
 
     def _check(self) -> None:
         """The rules of one kind. A field that holds a reference must be let pass."""
@@ -247,10 +260,16 @@ def connection_from_json(value: Mapping[str, Any]) -> Connection:
     return cls(**rest)
 
 
+# names that other tools have for a kind, and that are nearer to the name of another one
+_CALLED_ELSEWHERE = {"confluent_schema_registry": "schema_registry", "confluent": "schema_registry"}
+
+
 def kind_class(kind: object) -> type[Connection]:
     """The class of a kind; raises DeclarationError with a did-you-mean."""
     if not isinstance(kind, str) or kind not in KINDS:
-        hint = did_you_mean(kind, KINDS) if isinstance(kind, str) else f" Known: {', '.join(sorted(KINDS))}."
+        hint = f" Known: {', '.join(sorted(KINDS))}."
+        if isinstance(kind, str):
+            hint = did_you_mean(_CALLED_ELSEWHERE.get(kind, kind), KINDS)
         raise DeclarationError(f"no connection is of kind {kind!r}.{hint}")
     return KINDS[kind]
 

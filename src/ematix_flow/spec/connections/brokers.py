@@ -10,6 +10,7 @@ from ematix_flow.spec.connections.base import Connection, Properties, decoded
 from ematix_flow.spec.connections.references import has_reference
 from ematix_flow.spec.connections.registries import GlueSchemaRegistryConnection, SchemaRegistryConnection
 from ematix_flow.spec.connections.urls import UrlPieces
+from ematix_flow.spec.redaction import mask
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -126,6 +127,11 @@ class KafkaConnection(Connection):
         self._together("schema_registry_basic_auth_user", "schema_registry_basic_auth_password")
         if self.schema_registry_basic_auth_user and not self.schema_registry_url:
             raise self._wrong("schema_registry_basic_auth_user is given without schema_registry_url")
+        if isinstance(registry, str) and "://" in registry:
+            raise self._wrong(
+                "schema_registry takes the name of a connection of kind schema_registry, not an address",
+                next_step=f'for an address write  schema_registry_url="{mask(registry)}"',
+            )
         if not isinstance(registry, Connection):
             return
         if not isinstance(registry, (SchemaRegistryConnection, GlueSchemaRegistryConnection)):
@@ -175,7 +181,7 @@ class RabbitMQConnection(Connection):
         if self.amqp_url and not has_reference(self.amqp_url):
             scheme = self.amqp_url.partition("://")[0]
             if scheme not in self.schemes:
-                raise self._wrong("amqp_url begins neither with amqp:// nor with amqps://")
+                raise self._wrong("url / amqp_url begins neither with amqp:// nor with amqps://")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

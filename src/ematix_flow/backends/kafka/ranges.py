@@ -1,0 +1,387 @@
+"""Ranges of offsets: what lies between two positions, cut into shares, and read by librdkafka.
+
+Who reads knows where it begins and ends, so no group is joined and nothing is committed. Offsets have gaps
+where a topic was compacted or a transaction ended, so an end is never found by counting.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as KafkaMessage
+
+from ematix_flow.backends.kafka.cluster import Partition
+from ematix_flow.backends.kafka.failures import Told, cannot_connect, not_usable, refused
+from ematix_flow.backends.kafka.positions import data_lost
+from ematix_flow.backends.streams import message_schema
+from ematix_flow.errors import FlowError, SourceFailed
+from ematix_flow.spec.connections.brokers import KafkaConnection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PIECE = 50_000  # offsets: fewer are not worth a task of their own
+ROWS, BYTES = 8_192, 8 << 20  # of one batch of Arrow
+_AT_ONCE = 1_000
+_POLL_SECONDS = 0.5
+_DOUBT_SECONDS = 5.0  # a broker that has just come up may not know all of its messages yet
+_AGAIN_SECONDS = 0.2
+_LOGIN_SECONDS = 10.0
+_ASK_SECONDS = 5.0
+PATIENCE_SECONDS = 60.0
+
+# A fetch never waits for more than is there, and what is fetched ahead is bounded whatever its size.
+CONSUMER: Mapping[str, Any] = {
+    "isolation.level": "read_committed",
+    "fetch.wait.max.ms": 20,
+    "queued.max.messages.kbytes": 16 * 1024,
+    "queued.min.messages": 20_000,
+    "fetch.queue.backoff.ms": 2,  # who has read what was queued does not wait a second for more
+    "receive.message.max.bytes": 1_000_000_000,
+    "topic.metadata.propagation.max.ms": 5_000,
+    "max.poll.interval.ms": 86_400_000,  # who reads a batch may take its time between two of Arrow's
+}
+_OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+_UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
+_PASSING = (
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+)
+
+
+@dataclass(frozen=True)
+class Range:
+    """The messages of one partition whose offsets are at least ``begin`` and below ``end``."""
+
+    topic: str
+    partition: int
+    begin: int
+    end: int
+
+    @property
+    def place(self) -> Partition:
+        return self.topic, self.partition
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+def between(before: Mapping[Partition, int], after: Mapping[Partition, int], *, strict: bool) -> list[Range]:
+    """The ranges from one position to another. A partition that is new begins at its first offset.
+
+    One that ends before it began was created anew: data loss with ``strict``, and nothing to read without.
+    """
+    found = [Range(*place, before.get(place, 0), end) for place, end in sorted(after.items())]
+    lost = [_created_anew(each, each.end, each.begin) for each in found if each.end < each.begin]
+    if lost and strict:
+        raise data_lost(lost)
+    return [each for each in found if each.begin < each.end]
+
+
+def shares(ranges: Sequence[Range], most: int) -> list[tuple[Range, ...]]:
+    """The ranges in at most ``most`` shares of about one size, none of which names a partition twice."""
+    total = sum(each.end - each.begin for each in ranges)
+    count = max(1, min(most, max(math.ceil(total / PIECE), len(ranges))))
+    size = math.ceil(total / count)
+    out: list[tuple[Range, ...]] = []
+    share: list[Range] = []
+    room = size
+    for each in ranges:
+        at = each.begin
+        while at < each.end:
+            stop = min(each.end, at + room)
+            share.append(Range(each.topic, each.partition, at, stop))
+            room, at = room - (stop - at), stop
+            if not room:
+                out.append(tuple(share))
+                share, room = [], size
+    return [*out, tuple(share)] if share else out
+
+
+@dataclass(frozen=True, repr=False)
+class Reader:
+    """How ranges are read. Picklable; ``settings`` are librdkafka's, and hold secrets."""
+
+    connection: KafkaConnection
+    settings: Mapping[str, Any]
+    fail_on_data_loss: bool = True
+    patience: float = PATIENCE_SECONDS
+
+    def __repr__(self) -> str:
+        return f"Reader({self.connection.name!r})"
+
+    def open(self) -> OpenReader:
+        return OpenReader(self)
+
+
+@dataclass(frozen=True)
+class RangeSplit:
+    """A share of a batch, read inside a task."""
+
+    ranges: tuple[Range, ...]
+    reader: Reader
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        opened = self.reader.open()
+        try:
+            yield from opened.read(self.ranges)
+        finally:
+            opened.close()
+
+
+class OpenReader:
+    """A consumer for range after range, of one thread at a time."""
+
+    def __init__(self, how: Reader) -> None:
+        self.how = how
+        self._told = Told()
+        settings = {
+            **how.settings,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "error_cb": self._told,
+        }
+        try:
+            self._consumer = Consumer(settings)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise not_usable(how.connection, error) from error
+
+    def read(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+        """Their messages, those of a partition in order; no partition is named twice.
+
+        DataLost when some are gone, unless the reader takes what is there; CannotConnect or SourceFailed
+        when nothing comes for as long as its patience.
+        """
+        self._told.clear()
+        left = {each.place: _Place(each) for each in ranges}
+        self._assign(left)
+        waiting: list[KafkaMessage] = []
+        size, heard = 0, time.monotonic()
+        try:
+            while left:
+                found = self._poll()
+                before = len(waiting)
+                for message in found:
+                    place = left.get((message.topic() or "", message.partition() or 0))
+                    error = message.error()
+                    if error is not None:
+                        self._complain(error, message, place, left)
+                        continue
+                    offset = message.offset()
+                    if place is None or offset is None or offset < place.at:
+                        continue
+                    if offset < place.range.end:
+                        waiting.append(message)
+                        size += _size(message)
+                        place.at, place.doubted = offset + 1, None
+                    if offset + 1 >= place.range.end:
+                        self._leave(place, left)
+                if len(waiting) > before:
+                    heard = time.monotonic()
+                else:
+                    self._be_patient(left, time.monotonic() - heard)
+                self._settle_doubts(left)
+                if len(waiting) >= ROWS or size >= BYTES:
+                    yield record_batch(waiting)
+                    waiting, size, heard = [], 0, time.monotonic()
+            if waiting:
+                yield record_batch(waiting)
+        finally:
+            with suppress(KafkaException, RuntimeError):
+                self._consumer.unassign()
+
+    def close(self) -> None:
+        with suppress(RuntimeError):  # it is closed already
+            self._consumer.close()
+
+    def _poll(self) -> list[KafkaMessage]:
+        """What is fetched already, waiting for the first only: no more than what is queued comes at once."""
+        first = self._consumer.poll(_POLL_SECONDS)
+        return [] if first is None else [first, *self._consumer.consume(_AT_ONCE, 0)]
+
+    def _assign(self, left: Mapping[Partition, _Place]) -> None:
+        self._consumer.assign([TopicPartition(*each, place.at) for each, place in left.items()])
+
+    def _leave(self, place: _Place, left: dict[Partition, _Place]) -> None:
+        """Done with a partition: nothing more of it is fetched."""
+        del left[place.range.place]
+        if left:
+            self._consumer.incremental_unassign([TopicPartition(*place.range.place)])
+
+    # -------------------------------------------------------------- what goes wrong
+
+    def _complain(
+        self, error: KafkaError, message: KafkaMessage, place: _Place | None, left: dict[Partition, _Place]
+    ) -> None:
+        code = error.code()
+        if place is None or code in _PASSING:  # what is no partition's shows as silence
+            return
+        if code == KafkaError._PARTITION_EOF:
+            reached = message.offset()
+            if reached is not None and reached >= place.range.end:
+                self._leave(place, left)
+            else:
+                place.doubt()
+        elif code in _OUT_OF_RANGE:
+            place.doubt()
+            place.stuck = True
+        elif code in _UNKNOWN:
+            place.doubt()
+        else:
+            failure = refused(self.how.connection, f"read {place.range}", error)
+            raise SourceFailed(failure.what, next_step=failure.next_step)
+
+    def _settle_doubts(self, left: dict[Partition, _Place]) -> None:
+        """Ask what the broker holds of partitions that seem to end too soon."""
+        for place in list(left.values()):
+            if place.doubted is None:
+                continue
+            old = time.monotonic() - place.doubted >= _DOUBT_SECONDS
+            if not (old or place.stuck):
+                continue
+            try:
+                lost, first = self._lost(place, sure=old)
+            except KafkaException:
+                return  # nobody answers now: patience ends, or it is asked again
+            if lost is not None:
+                if self.how.fail_on_data_loss:
+                    raise data_lost([lost])
+                if first is None or first >= place.range.end:
+                    self._leave(place, left)
+                    continue
+                place.at, place.doubted = first, None
+            elif old:
+                place.doubted = time.monotonic()
+            else:
+                time.sleep(_AGAIN_SECONDS)
+            place.stuck = False
+            self._assign(left)
+
+    def _lost(self, place: _Place, *, sure: bool) -> tuple[str | None, int | None]:
+        """What is gone of the rest of a range, in words, and where it goes on; None and None for nothing."""
+        wanted = place.range
+        if not self._is_there(wanted):
+            return (f"{wanted} is not there any more", None) if sure else (None, None)
+        low, high = self._consumer.get_watermark_offsets(
+            TopicPartition(*wanted.place), timeout=_ASK_SECONDS, cached=False
+        )
+        if low > place.at:
+            return f"{wanted}: {place.at} to {min(low, wanted.end) - 1} were deleted", low
+        if high < wanted.end and sure:
+            return _created_anew(wanted, high, wanted.end), None
+        return None, None
+
+    def _is_there(self, wanted: Range) -> bool:
+        topic = self._consumer.list_topics(wanted.topic, timeout=_ASK_SECONDS).topics.get(wanted.topic)
+        return topic is not None and wanted.partition in topic.partitions
+
+    def _be_patient(self, left: Mapping[Partition, _Place], seconds: float) -> None:
+        """Nothing new has come for so long."""
+        if seconds >= _DOUBT_SECONDS:
+            for place in left.values():
+                place.doubt()
+        how, reason = self.how, self._told.reason
+        refuses = reason is not None and reason[0] in (KafkaError._AUTHENTICATION, KafkaError._SSL)
+        if seconds < (min(_LOGIN_SECONDS, how.patience) if refuses else how.patience):
+            return
+        if refuses or self._told.nobody_answers or not self._answers():
+            raise cannot_connect(how.connection, self._told, how.patience)
+        place = next(iter(left.values()))
+        raise SourceFailed(
+            f"Kafka sends nothing of {place.range} at offset {place.at} for {how.patience:g} seconds",
+            next_step="check that its leader is there (kafka-topics --describe), and run it again",
+        )
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self._consumer.list_topics(timeout=5).brokers)
+        except KafkaException:
+            return False
+
+
+class _Place:
+    """How far a range is read."""
+
+    def __init__(self, wanted: Range) -> None:
+        self.range, self.at = wanted, wanted.begin
+        self.doubted: float | None = None  # since when it seems to end too soon
+        self.stuck = False  # librdkafka fetches no more of it by itself
+
+    def doubt(self) -> None:
+        if self.doubted is None:
+            self.doubted = time.monotonic()
+
+
+def _size(message: KafkaMessage) -> int:
+    """The bytes that a message brings, all parts of it."""
+    headers: Any = message.headers() or ()
+    return len(message) + len(message.key() or b"") + sum(len(n) + len(v or b"") for n, v in headers)
+
+
+def _created_anew(wanted: Range, ends: int, before: int) -> str:
+    return f"{wanted} ends at {ends}, before {before}: it was created anew"
+
+
+# ------------------------------------------------------------------ as Arrow
+
+
+def record_batch(messages: Sequence[KafkaMessage]) -> pa.RecordBatch:
+    """Messages in the columns of all streams, as `spark._COLUMNS` makes them of Spark's rows."""
+    import pyarrow as pa
+
+    moments = pa.array([message.timestamp()[1] for message in messages], pa.timestamp("ms", tz="UTC"))
+    schema = message_schema()
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([message.value() for message in messages], pa.binary()),
+            pa.array([message.key() for message in messages], pa.binary()),
+            pa.array([message.topic() for message in messages], pa.string()),
+            pa.array([message.partition() for message in messages], pa.int32()).cast(pa.string()),
+            pa.array([message.offset() for message in messages], pa.int64()).cast(pa.string()),
+            moments.cast(schema.field("timestamp").type),
+            pa.array([header_text(message.headers()) for message in messages], pa.string()),
+        ],
+        schema=schema,
+    )
+
+
+def header_text(pairs: Any) -> str | None:
+    """A JSON object, of several headers with one name the last, where that stands; None without any."""
+    if not pairs:
+        return None
+    texts: dict[str, str | None] = {}
+    for name, value in pairs:
+        texts.pop(name, None)
+        texts[name] = None if value is None else value.decode("utf-8", "replace")
+    return json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
+
+
+def take(reader: OpenReader, ranges: Sequence[Range], most: int) -> list[pa.RecordBatch] | None:
+    """Everything, when it is no more than so many bytes; else None, with no more than that held."""
+    taken, size = [], 0
+    reading = reader.read(ranges)
+    try:
+        for batch in reading:
+            size += batch.nbytes
+            if size > most:
+                return None
+            taken.append(batch)
+    finally:
+        with suppress(FlowError):
+            reading.close()  # type: ignore[attr-defined]
+    return taken
