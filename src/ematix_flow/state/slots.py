@@ -72,7 +72,7 @@ class SlotStore(ABC):
         """The store's clock."""
 
     @abstractmethod
-    def open(self, slots: Iterable[Slot], status: SlotStatus = "waiting", reason: str | None = None) -> int:
+    def open(self, wanted: Iterable[Slot], status: SlotStatus = "waiting", reason: str | None = None) -> int:
         """Those that are not known yet begin to wait, or are ended at once; how many are new."""
 
     @abstractmethod

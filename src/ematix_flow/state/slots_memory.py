@@ -21,9 +21,9 @@ class MemorySlots(SlotStore):
     def now(self) -> dt.datetime:
         return self._clock()
 
-    def open(self, slots: Iterable[Slot], status: SlotStatus = "waiting", reason: str | None = None) -> int:
+    def open(self, wanted: Iterable[Slot], status: SlotStatus = "waiting", reason: str | None = None) -> int:
         with self._lock:
-            new = [slot for slot in dict.fromkeys(slots) if slot not in self._slots]
+            new = [slot for slot in dict.fromkeys(wanted) if slot not in self._slots]
             for slot in new:
                 self._slots[slot] = SlotRecord(slot, status, 0, 0, self._clock(), reason=reason)
             return len(new)

@@ -1,0 +1,274 @@
+"""Slots in a SQL database, through SQLAlchemy Core: every change is one conditional statement.
+
+Who changes a slot names the fence that it saw; when no row is changed, another was faster. So nothing is
+locked between two statements, and every database that counts changed rows will do.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
+
+from ematix_flow.errors import ConfigError
+from ematix_flow.state.records import shown_text, utc_now
+from ematix_flow.state.slots import ENDED, Claim, Lease, Slot, SlotRecord, SlotStatus, SlotStore
+from ematix_flow.state.sql_failures import own_words
+from ematix_flow.state.sql_types import ExactText, UtcMoment
+
+metadata = sa.MetaData()
+
+slots = sa.Table(
+    "flow_slots",
+    metadata,
+    sa.Column("pipeline", ExactText(180), primary_key=True),
+    sa.Column("fires_at", UtcMoment, primary_key=True),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("fence", sa.BigInteger, nullable=False),
+    sa.Column("failures", sa.BigInteger, nullable=False),
+    sa.Column("not_before", UtcMoment, nullable=False),
+    sa.Column("holder", sa.String(255)),
+    sa.Column("expires_at", UtcMoment),
+    sa.Column("reason", sa.Text),
+    sa.Index("flow_slots_by_status", "status", "fires_at"),
+)
+
+leases = sa.Table(
+    "flow_leases",
+    metadata,
+    sa.Column("name", ExactText(180), primary_key=True),
+    sa.Column("holder", sa.String(255), nullable=False),
+    sa.Column("fence", sa.BigInteger, nullable=False),
+    sa.Column("expires_at", UtcMoment, nullable=False),
+)
+
+_AT_ONCE = 500
+_CLOCKS = {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT UTC_TIMESTAMP(6)"}
+
+
+class SqlSlots(SlotStore):
+    """``clock`` is for tests; without one a server's own clock counts, and a file's is this machine's."""
+
+    def __init__(
+        self, engine: sa.Engine, location: str, clock: Callable[[], dt.datetime] | None = None
+    ) -> None:
+        self.location = location
+        self._engine, self._given = engine, clock
+        self._dialect = "mysql" if engine.dialect.name == "mariadb" else engine.dialect.name
+        with self._changing() as connection:
+            metadata.create_all(connection)
+
+    # ------------------------------------------------------------------ questions
+
+    def now(self) -> dt.datetime:
+        with self._asking() as connection:
+            return self._now(connection)
+
+    def get(self, slot: Slot) -> SlotRecord | None:
+        with self._asking() as connection:
+            row = connection.execute(sa.select(slots).where(*_is(slot))).one_or_none()
+        return None if row is None else _record(row)
+
+    def unended(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
+        query = (
+            sa.select(slots).where(slots.c.status.not_in(ENDED)).order_by(slots.c.fires_at, slots.c.pipeline)
+        )
+        wanted = None if pipelines is None else set(pipelines)
+        with self._asking() as connection:
+            found = [_record(row) for row in connection.execute(query)]
+        return [record for record in found if wanted is None or record.slot.pipeline in wanted]
+
+    def newest(self, pipelines: Sequence[str]) -> dict[str, SlotRecord]:
+        last = sa.select(slots.c.pipeline, sa.func.max(slots.c.fires_at).label("fires_at")).group_by(
+            slots.c.pipeline
+        )
+        newest = last.subquery()
+        query = sa.select(slots).join(
+            newest, sa.and_(slots.c.pipeline == newest.c.pipeline, slots.c.fires_at == newest.c.fires_at)
+        )
+        wanted = set(pipelines)
+        with self._asking() as connection:
+            found = [_record(row) for row in connection.execute(query)]
+        return {record.slot.pipeline: record for record in found if record.slot.pipeline in wanted}
+
+    # ------------------------------------------------------------------ slots
+
+    def open(self, wanted: Iterable[Slot], status: SlotStatus = "waiting", reason: str | None = None) -> int:
+        new_ones = list(dict.fromkeys(wanted))
+        new = 0
+        for first in range(0, len(new_ones), _AT_ONCE):
+            with self._changing() as connection:
+                now = self._now(connection)
+                rows = [
+                    {
+                        "pipeline": slot.pipeline,
+                        "fires_at": slot.at,
+                        "status": status,
+                        "fence": 0,
+                        "failures": 0,
+                        "not_before": now,
+                        "reason": reason,
+                    }
+                    for slot in new_ones[first : first + _AT_ONCE]
+                ]
+                new += sum(connection.execute(self._insert_new(slots).values(row)).rowcount for row in rows)
+        return new
+
+    def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
+        with self._changing() as connection:
+            now = self._now(connection)
+            due = sa.or_(
+                sa.and_(slots.c.status == "waiting", slots.c.not_before <= now),
+                sa.and_(slots.c.status == "claimed", slots.c.expires_at <= now),
+            )
+            change = (
+                sa.update(slots)
+                .where(*_is(seen.slot), slots.c.fence == seen.fence, due)
+                .values(
+                    status="claimed",
+                    fence=seen.fence + 1,
+                    holder=holder,
+                    expires_at=now + dt.timedelta(seconds=seconds),
+                )
+            )
+            if connection.execute(change).rowcount != 1:
+                return None
+            failures = connection.scalar(sa.select(slots.c.failures).where(*_is(seen.slot)))
+        return Claim(seen.slot, holder, seen.fence + 1, int(failures or 0))
+
+    def renew(self, claim: Claim, seconds: float) -> bool:
+        return self._change(claim, lambda now: {"expires_at": now + dt.timedelta(seconds=seconds)})
+
+    def end(self, claim: Claim, status: SlotStatus, reason: str | None = None) -> bool:
+        return self._change(claim, lambda now: {"status": status, **_let_go(reason)})
+
+    def wait(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
+        return self._change(
+            claim,
+            lambda now: {
+                "status": "waiting",
+                "failures": slots.c.failures + 1,
+                "not_before": now + dt.timedelta(seconds=seconds),
+                **_let_go(reason),
+            },
+        )
+
+    def reopen(self, slot: Slot) -> bool:
+        with self._changing() as connection:
+            change = (
+                sa.update(slots)
+                .where(*_is(slot), slots.c.status.in_(("gave_up", "skipped")))
+                .values(status="waiting", failures=0, not_before=self._now(connection), reason=None)
+            )
+            return connection.execute(change).rowcount == 1
+
+    def _change(self, claim: Claim, values: Callable[[dt.datetime], dict[str, Any]]) -> bool:
+        """While the claim is the newest. An expired one that nobody took over still counts."""
+        with self._changing() as connection:
+            change = (
+                sa.update(slots)
+                .where(*_is(claim.slot), slots.c.status == "claimed", slots.c.fence == claim.fence)
+                .values(values(self._now(connection)))
+            )
+            return connection.execute(change).rowcount == 1
+
+    # ------------------------------------------------------------------ leases
+
+    def lease(self, name: str, holder: str, seconds: float) -> Lease | None:
+        with self._changing() as connection:
+            now = self._now(connection)
+            until = now + dt.timedelta(seconds=seconds)
+            held = connection.execute(sa.select(leases).where(leases.c.name == name)).one_or_none()
+            if held is None:
+                row = {"name": name, "holder": holder, "fence": 1, "expires_at": until}
+                made = connection.execute(self._insert_new(leases).values(row)).rowcount == 1
+                return Lease(name, holder, 1) if made else None
+            if held.expires_at > now and held.holder != holder:
+                return None
+            same = held.holder == holder and held.expires_at > now
+            fence = int(held.fence) + (0 if same else 1)
+            taken = connection.execute(
+                sa.update(leases)
+                .where(
+                    leases.c.name == name,
+                    leases.c.fence == held.fence,
+                    sa.or_(leases.c.expires_at <= now, leases.c.holder == holder),
+                )
+                .values(holder=holder, fence=fence, expires_at=until)
+            )
+            return Lease(name, holder, fence) if taken.rowcount == 1 else None
+
+    def release(self, lease: Lease) -> None:
+        with self._changing() as connection:
+            connection.execute(
+                sa.update(leases)
+                .where(leases.c.name == lease.name, leases.c.fence == lease.fence)
+                .values(expires_at=self._now(connection))
+            )
+
+    # ------------------------------------------------------------------ the database
+
+    def _now(self, connection: sa.Connection) -> dt.datetime:
+        if self._given is not None or self._dialect not in _CLOCKS:
+            return (self._given or utc_now)()
+        found: dt.datetime = connection.execute(sa.text(_CLOCKS[self._dialect])).scalar_one()
+        return found.astimezone(dt.timezone.utc) if found.tzinfo else found.replace(tzinfo=dt.timezone.utc)
+
+    def _insert_new(self, table: sa.Table) -> Any:
+        """An insert that does nothing where the key is there, and says so by its count of rows."""
+        insert: Any
+        if self._dialect == "mysql":
+            insert = mysql.insert(table).prefix_with("IGNORE")
+        elif self._dialect == "sqlite":
+            insert = sqlite.insert(table).on_conflict_do_nothing()
+        else:
+            insert = postgresql.insert(table).on_conflict_do_nothing()
+        return insert.execution_options(preserve_rowcount=True)
+
+    @contextmanager
+    def _asking(self) -> Iterator[sa.Connection]:
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise self._unavailable(error) from error
+
+    @contextmanager
+    def _changing(self) -> Iterator[sa.Connection]:
+        try:
+            with self._engine.connect().execution_options(writes=True) as connection, connection.begin():
+                yield connection
+        except SQLAlchemyError as error:
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: SQLAlchemyError) -> ConfigError:
+        return ConfigError(
+            f"the slots in {self.location} cannot be used: {own_words(error)}",
+            next_step="make the run log reachable and writable",
+        )
+
+
+def _is(slot: Slot) -> tuple[Any, Any]:
+    return slots.c.pipeline == slot.pipeline, slots.c.fires_at == slot.at
+
+
+def _let_go(reason: str | None) -> dict[str, Any]:
+    return {"holder": None, "expires_at": None, "reason": None if reason is None else shown_text(reason)}
+
+
+def _record(row: Any) -> SlotRecord:
+    return SlotRecord(
+        slot=Slot(row.pipeline, row.fires_at),
+        status=row.status,
+        fence=int(row.fence),
+        failures=int(row.failures),
+        not_before=row.not_before,
+        holder=row.holder,
+        expires_at=row.expires_at,
+        reason=row.reason,
+    )

@@ -1,0 +1,190 @@
+"""One contract over every store of slots: opened once, held by one, ended once, by the store's own clock."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from ematix_flow.state.slots import Slot, SlotStore
+from ematix_flow.state.slots_memory import MemorySlots
+from ematix_flow.state.slots_sql import SqlSlots
+from ematix_flow.state.sqlite_file import sqlite_engine
+
+NOON = dt.datetime(2026, 3, 29, 12, tzinfo=dt.timezone.utc)
+SLOT = Slot("orders", NOON)
+
+
+class Clock:
+    """Stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.at = NOON
+
+    def __call__(self) -> dt.datetime:
+        return self.at
+
+    def pass_(self, seconds: float) -> None:
+        self.at += dt.timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def server_engine(url: str, driver: str) -> sa.Engine:
+    return sa.create_engine(
+        sa.make_url(url).set(drivername=driver), poolclass=sa.pool.NullPool, isolation_level="READ COMMITTED"
+    )
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "mariadb"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> sa.Engine | None:
+    if request.param == "memory":
+        return None
+    if request.param == "sqlite":
+        return sqlite_engine(tmp_path / "slots.db")
+    if request.param == "postgres":
+        return server_engine(request.getfixturevalue("pg_database"), "postgresql+psycopg")
+    return server_engine(request.getfixturevalue("mariadb_database"), "mysql+pymysql")
+
+
+@pytest.fixture
+def store(engine: sa.Engine | None, clock: Clock) -> Iterator[SlotStore]:
+    yield MemorySlots(clock) if engine is None else SqlSlots(engine, "here", clock)
+
+
+def claimed(store: SlotStore, holder: str = "a") -> Any:
+    seen = store.get(SLOT)
+    assert seen is not None
+    return store.claim(seen, holder, 30.0)
+
+
+def test_a_slot_is_opened_once(store: SlotStore) -> None:
+    later = Slot("orders", NOON + dt.timedelta(minutes=1))
+    assert store.open([SLOT, later, SLOT]) == 2
+    assert store.open([SLOT]) == 0
+    assert [record.slot for record in store.unended()] == [SLOT, later]
+    assert store.newest(["orders", "others"])["orders"].slot == later
+
+
+def test_a_slot_that_is_only_noted_is_never_run(store: SlotStore) -> None:
+    store.open([SLOT], "skipped", "missed")
+    assert store.unended() == []
+    found = store.get(SLOT)
+    assert found is not None and (found.status, found.reason) == ("skipped", "missed")
+    assert store.open([SLOT]) == 0
+
+
+def test_one_holder_at_a_time(store: SlotStore) -> None:
+    store.open([SLOT])
+    seen = store.get(SLOT)
+    assert seen is not None
+    first = store.claim(seen, "a", 30)
+    assert first is not None and first.fence == 1
+    assert store.claim(seen, "b", 30) is None  # as it was seen, it is no more
+    assert claimed(store, "b") is None
+
+
+def test_a_claim_that_is_not_kept_is_taken_over_and_fenced(store: SlotStore, clock: Clock) -> None:
+    store.open([SLOT])
+    first = claimed(store, "a")
+    clock.pass_(31)
+    second = claimed(store, "b")
+    assert second is not None and second.fence == 2
+    assert not store.renew(first, 30)
+    assert not store.end(first, "succeeded")
+    assert not store.wait(first, 1)
+    assert store.end(second, "succeeded")
+    assert not store.end(second, "succeeded")
+
+
+def test_a_claim_that_is_kept_stays(store: SlotStore, clock: Clock) -> None:
+    store.open([SLOT])
+    claim = claimed(store, "a")
+    for _ in range(3):
+        clock.pass_(20)
+        assert store.renew(claim, 30)
+    assert claimed(store, "b") is None
+
+
+def test_an_expired_claim_that_nobody_took_may_still_end(store: SlotStore, clock: Clock) -> None:
+    store.open([SLOT])
+    claim = claimed(store)
+    clock.pass_(60)
+    assert store.end(claim, "succeeded", "late, and nobody minded")
+
+
+def test_a_failed_attempt_waits_and_is_counted(store: SlotStore, clock: Clock) -> None:
+    store.open([SLOT])
+    assert store.wait(claimed(store), 20, "no connection")
+    found = store.get(SLOT)
+    assert found is not None
+    assert (found.status, found.failures, found.reason, found.holder) == ("waiting", 1, "no connection", None)
+    assert claimed(store) is None
+    clock.pass_(20)
+    again = claimed(store)
+    assert again is not None and (again.fence, again.failures) == (2, 1)
+
+
+def test_what_was_given_up_is_reopened_by_hand_only(store: SlotStore) -> None:
+    store.open([SLOT])
+    assert not store.reopen(SLOT)
+    store.end(claimed(store), "gave_up", "three times")
+    assert claimed(store) is None
+    assert store.reopen(SLOT)
+    again = claimed(store)
+    assert again is not None and again.failures == 0
+    store.end(again, "succeeded")
+    assert not store.reopen(SLOT)
+
+
+def test_a_lease_has_one_holder_until_it_expires(store: SlotStore, clock: Clock) -> None:
+    first = store.lease("scheduler", "a", 60)
+    assert first is not None and store.lease("scheduler", "b", 60) is None
+    clock.pass_(50)
+    assert store.lease("scheduler", "a", 60) == first
+    clock.pass_(50)
+    assert store.lease("scheduler", "b", 60) is None
+    clock.pass_(11)
+    second = store.lease("scheduler", "b", 60)
+    assert second is not None and second.fence > first.fence
+    store.release(first)  # of no more use
+    assert store.lease("scheduler", "a", 60) is None
+    store.release(second)
+    assert store.lease("scheduler", "a", 60) is not None
+
+
+def test_names_are_told_apart_as_they_are_written(store: SlotStore) -> None:
+    names = ["Orders", "orders", "ordérs", "orders ", "näme/with %_' \" \\"]
+    assert store.open([Slot(name, NOON) for name in names]) == len(names)
+    assert {record.slot.pipeline for record in store.unended()} == set(names)
+
+
+def test_of_many_at_once_one_gets_the_slot(engine: sa.Engine | None, clock: Clock) -> None:
+    shared = MemorySlots(clock)
+    stores = [shared if engine is None else SqlSlots(engine, "here", clock) for _ in range(6)]
+    stores[0].open([SLOT])
+    seen = stores[0].get(SLOT)
+    assert seen is not None
+    together = threading.Barrier(len(stores))
+
+    def claim(number: int) -> object:
+        together.wait()
+        return stores[number].claim(seen, f"holder {number}", 30)
+
+    with ThreadPoolExecutor(len(stores)) as pool:
+        answers = list(pool.map(claim, range(len(stores))))
+    assert sum(answer is not None for answer in answers) == 1
+
+
+def test_a_server_uses_its_own_clock(engine: sa.Engine | None) -> None:
+    store = MemorySlots() if engine is None else SqlSlots(engine, "here")
+    assert abs(store.now() - dt.datetime.now(dt.timezone.utc)) < dt.timedelta(minutes=5)
