@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from ematix_flow.api import options
 from ematix_flow.api.target import Target, batch_table, build_target, check_files_of, names, normal_mode
@@ -15,6 +15,7 @@ from ematix_flow.spec.location import SourceLocation, caller_location
 from ematix_flow.spec.pipelines import (
     GUARANTEES,
     PATHS,
+    Catchup,
     ConnectionRef,
     FileOptions,
     PipelineSpec,
@@ -213,6 +214,7 @@ def pipeline(
     source_connection: ConnectionRef | None = None,
     schedule: str | None = None,
     timezone: str | None = None,
+    catchup: Catchup = "last",
     mode: str = "append",
     name: str | None = None,
     source_table: str | None = None,
@@ -254,6 +256,7 @@ def pipeline(
     options.one_of("force_path", force_path, (*PATHS, "cross_db"), where)
     options.one_of("guarantee", guarantee, GUARANTEES, where)
     options.check_schedule(schedule, timezone, where)
+    options.one_of("catchup", catchup, get_args(Catchup), where)
     source = _source(
         source_connection,
         source_table,
@@ -295,6 +298,7 @@ def pipeline(
             arguments=options.argument_count(function, where),
             schedule=schedule,
             timezone=timezone,
+            catchup=catchup,
             depends_on=tuple(_name_of(upstream, where) for upstream in depends_on or ()),
             upstream_freshness_seconds=options.seconds(
                 "upstream_freshness_secs", upstream_freshness_secs, where

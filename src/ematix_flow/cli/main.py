@@ -28,6 +28,7 @@ COMMANDS = {
     },
     "Run": {
         "run": "Run pipelines now, upstreams first.",
+        "run-due": "Run what the schedules have fired, each slot once.",
         "consume": "Follow streams: a TOML file's, or those that a module declares.",
         "consume-list": "Show the streams that a module declares.",
         "transform": "List named transforms, or run one by hand.",

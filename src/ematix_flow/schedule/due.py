@@ -10,12 +10,11 @@ import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
 
+from ematix_flow.spec.pipelines import Catchup
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.state.slots import Slot
 
-Catchup = Literal["none", "last", "all"]
 MOST_AT_ONCE = 1_000  # slots of one pipeline that one look opens; the next look goes on
 
 

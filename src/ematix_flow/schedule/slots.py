@@ -9,33 +9,35 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ematix_flow.schedule.due import Agenda
 from ematix_flow.spec.pipelines import RetryPolicy
 from ematix_flow.state.slots import Claim, SlotRecord, SlotStore
 
+LOCKED_SECONDS = 30.0  # until a pipeline that another run holds is tried again
 DEATHS = 3  # attempts of a slot that end without a word before it is given up
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What an attempt came to. A run that ``finds_it_done`` loaded nothing: another attempt had."""
+    """What an attempt came to; one that found its pipeline ``locked`` is none."""
 
     succeeded: bool
     reason: str | None = None
+    locked: bool = False
 
 
 def look(store: SlotStore, agenda: Agenda) -> list[SlotRecord]:
     """Open what has fired, and list what may be claimed now, the oldest first."""
-    names, now = list(agenda.scheduled), store.now()
-    due = agenda.due({name: known.slot.at for name, known in store.newest(names).items()}, now)
+    names = list(agenda.scheduled)
+    due = agenda.due({name: known.slot.at for name, known in store.newest(names).items()}, store.now())
     if due.missed:
         store.open(due.missed, "skipped", "missed, and catchup does not ask for it")
     if due.wanted:
         store.open(due.wanted)
+    now = store.now()  # later than what was just opened
     return [record for record in store.unended(names) if record.is_due(now)]
 
 
@@ -59,6 +61,8 @@ def conclude(
     """Say how an attempt ended: ``succeeded``, ``waiting`` for the next, ``gave_up``; None if too late."""
     if ended.succeeded:
         return "succeeded" if store.end(claim, "succeeded", ended.reason) else None
+    if ended.locked:
+        return "waiting" if store.wait(claim, LOCKED_SECONDS, ended.reason, failed=False) else None
     failures = claim.failures + 1
     if failures >= policy.max_attempts:
         return "gave_up" if store.end(claim, "gave_up", ended.reason) else None
@@ -68,7 +72,3 @@ def conclude(
 def pause(policy: RetryPolicy, failures: int, chance: random.Random) -> float:
     """Seconds before the next attempt, spread by a tenth so that many do not come back at once."""
     return policy.delay(failures) * chance.uniform(1.0, 1.1)
-
-
-Execute = Callable[[Claim], Ended]
-Policies = Mapping[str, RetryPolicy]

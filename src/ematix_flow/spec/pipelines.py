@@ -40,6 +40,9 @@ def refuse_incremental_refresh(mode: str, where: SourceLocation | None) -> None:
         raise DeclarationError("mode='truncate' loads everything anew: it cannot be incremental", where=where)
 
 
+Catchup = Literal["none", "last", "all"]  # which fires that nobody saw are run after all
+
+
 @dataclass(frozen=True)
 class RetryPolicy:
     """How often and how patiently a failed run is tried again."""
@@ -254,6 +257,7 @@ class PipelineSpec:
     arguments: int = 0
     schedule: str | None = None
     timezone: str | None = None
+    catchup: Catchup = "last"
     depends_on: tuple[str, ...] = ()
     upstream_freshness_seconds: float | None = None
     retry: RetryPolicy = RetryPolicy()
@@ -280,6 +284,7 @@ class PipelineSpec:
             "arguments": self.arguments,
             "schedule": self.schedule,
             "timezone": self.timezone,
+            "catchup": self.catchup,
             "depends_on": list(self.depends_on),
             "upstream_freshness_seconds": self.upstream_freshness_seconds,
             "retry": asdict(self.retry),

@@ -30,6 +30,9 @@ from ematix_flow.state.records import (
 from ematix_flow.state.root import private_directory
 from ematix_flow.state.runlog import URL_VARIABLE, RunLog, RunLogLocation, no_such_run, warn_once
 from ematix_flow.state.runlog_tables import is_current, migrate, runs, stored_version
+from ematix_flow.state.slots import SlotStore
+from ematix_flow.state.slots_memory import MemorySlots
+from ematix_flow.state.slots_sql import SqlSlots
 from ematix_flow.state.sql_failures import own_words
 from ematix_flow.state.sqlite_file import BUSY_SECONDS, begin, sqlite_engine, take_over_transactions
 
@@ -39,6 +42,7 @@ _FIELDS = tuple(field.name for field in fields(RunRecord))
 _NEWEST_FIRST = (runs.c.started_at.desc(), runs.c.run_id.desc())
 
 _in_memory: dict[str, sa.Engine] = {}
+_slots_in_memory: dict[str, SlotStore] = {}
 _in_memory_lock = threading.Lock()
 
 
@@ -205,6 +209,15 @@ def open_store(location: RunLogLocation) -> SqlRunLog:
             return SqlRunLog(engine, str(location))
     private_directory(location.path.parent)
     return SqlRunLog(sqlite_engine(location.path), str(location))
+
+
+def open_slots(location: RunLogLocation) -> SlotStore:
+    """The slots that lie in the same place as the log."""
+    if location.path is None:
+        with _in_memory_lock:
+            return _slots_in_memory.setdefault(location.name, MemorySlots())
+    private_directory(location.path.parent)
+    return SqlSlots(sqlite_engine(location.path), str(location))
 
 
 def _memory_engine() -> sa.Engine:

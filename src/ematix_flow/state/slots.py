@@ -87,6 +87,10 @@ class SlotStore(ABC):
         """The newest slot that was ever opened of each pipeline."""
 
     @abstractmethod
+    def latest(self, pipeline: str, until: dt.datetime) -> SlotRecord | None:
+        """The newest slot of a pipeline that fires then or before."""
+
+    @abstractmethod
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
         """Claim a slot that is due as it was ``seen``; None when it is not due or another was faster."""
 
@@ -99,8 +103,8 @@ class SlotStore(ABC):
         """The slot has ended. False when the claim is not the newest."""
 
     @abstractmethod
-    def wait(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
-        """The attempt failed, and the next may come in so long. False when the claim is not the newest."""
+    def wait(self, claim: Claim, seconds: float, reason: str | None = None, *, failed: bool = True) -> bool:
+        """The next attempt may come in so long; one that ``failed`` counts. False when it is too late."""
 
     @abstractmethod
     def reopen(self, slot: Slot) -> bool:

@@ -50,6 +50,11 @@ class MemorySlots(SlotStore):
                     found[slot.pipeline] = record
         return found
 
+    def latest(self, pipeline: str, until: dt.datetime) -> SlotRecord | None:
+        with self._lock:
+            found = [s for s in self._slots if s.pipeline == pipeline and s.at <= until]
+            return self._slots[max(found, key=lambda slot: slot.at)] if found else None
+
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
         with self._lock:
             now, known = self._clock(), self._slots.get(seen.slot)
@@ -84,7 +89,7 @@ class MemorySlots(SlotStore):
             )
             return True
 
-    def wait(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
+    def wait(self, claim: Claim, seconds: float, reason: str | None = None, *, failed: bool = True) -> bool:
         with self._lock:
             known = self._held(claim)
             if known is None:
@@ -93,7 +98,7 @@ class MemorySlots(SlotStore):
             self._slots[claim.slot] = replace(
                 known,
                 status="waiting",
-                failures=known.failures + 1,
+                failures=known.failures + failed,
                 not_before=until,
                 holder=None,
                 expires_at=None,

@@ -96,6 +96,12 @@ class SqlSlots(SlotStore):
             found = [_record(row) for row in connection.execute(query)]
         return {record.slot.pipeline: record for record in found if record.slot.pipeline in wanted}
 
+    def latest(self, pipeline: str, until: dt.datetime) -> SlotRecord | None:
+        query = sa.select(slots).where(slots.c.pipeline == pipeline, slots.c.fires_at <= until)
+        with self._asking() as connection:
+            row = connection.execute(query.order_by(slots.c.fires_at.desc()).limit(1)).one_or_none()
+        return None if row is None else _record(row)
+
     # ------------------------------------------------------------------ slots
 
     def open(self, wanted: Iterable[Slot], status: SlotStatus = "waiting", reason: str | None = None) -> int:
@@ -147,12 +153,12 @@ class SqlSlots(SlotStore):
     def end(self, claim: Claim, status: SlotStatus, reason: str | None = None) -> bool:
         return self._change(claim, lambda now: {"status": status, **_let_go(reason)})
 
-    def wait(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
+    def wait(self, claim: Claim, seconds: float, reason: str | None = None, *, failed: bool = True) -> bool:
         return self._change(
             claim,
             lambda now: {
                 "status": "waiting",
-                "failures": slots.c.failures + 1,
+                "failures": slots.c.failures + int(failed),
                 "not_before": now + dt.timedelta(seconds=seconds),
                 **_let_go(reason),
             },

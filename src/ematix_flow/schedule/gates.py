@@ -1,0 +1,71 @@
+"""Whether a slot may run: what its pipeline depends on must have run before it, and well."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ematix_flow.spec.pipelines import PipelineSpec
+from ematix_flow.state.slots import Slot, SlotRecord
+
+LastSuccess = Callable[[str], dt.datetime | None]
+Latest = Callable[[str, dt.datetime], SlotRecord | None]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """``wait``: look again later. ``skip``: this slot will not run."""
+
+    verdict: Literal["go", "wait", "skip"]
+    reason: str | None = None
+
+
+GO = Gate("go")
+
+
+def gate(
+    spec: PipelineSpec,
+    slot: Slot,
+    now: dt.datetime,
+    unended: Sequence[SlotRecord],
+    latest: Latest,
+    last_success: LastSuccess,
+) -> Gate:
+    """What the upstreams of a slot say, the strictest first."""
+    found = [_of_one(spec, name, slot, now, unended, latest, last_success) for name in spec.depends_on]
+    for verdict in ("skip", "wait"):
+        for one in found:
+            if one.verdict == verdict:
+                return one
+    return GO
+
+
+def _of_one(
+    spec: PipelineSpec,
+    upstream: str,
+    slot: Slot,
+    now: dt.datetime,
+    unended: Sequence[SlotRecord],
+    latest: Latest,
+    last_success: LastSuccess,
+) -> Gate:
+    for record in unended:
+        if record.slot.pipeline == upstream and record.slot.at <= slot.at:
+            return Gate("wait", f"{upstream} of {shown(record.slot.at)} has not ended yet")
+    before = latest(upstream, slot.at)
+    if before is not None and before.status == "gave_up":
+        why = before.reason or "it failed"
+        return Gate("skip", f"{upstream} of {shown(before.slot.at)} was given up: {why}")
+    success = last_success(upstream)
+    if success is None:
+        return Gate("skip", f"{upstream} has never succeeded")
+    oldest = spec.upstream_freshness_seconds
+    if oldest is not None and now - success > dt.timedelta(seconds=oldest):
+        return Gate("skip", f"{upstream} last succeeded at {shown(success)}, more than {oldest:g} s ago")
+    return GO
+
+
+def shown(moment: dt.datetime) -> str:
+    return f"{moment.astimezone(dt.timezone.utc):%Y-%m-%d %H:%M} UTC"
