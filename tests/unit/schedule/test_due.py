@@ -1,0 +1,85 @@
+"""Which slots a look opens: since the last one that is known, and by the policy for those that nobody saw."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ematix_flow.schedule.due import Agenda, Due, Scheduled, due_slots
+from ematix_flow.spec.pipelines import Catchup
+from ematix_flow.spec.schedules import Schedule
+from ematix_flow.state.slots import Slot
+
+UTC = dt.timezone.utc
+MINUTE = dt.timedelta(minutes=1)
+NOON = dt.datetime(2026, 5, 17, 12, tzinfo=UTC)
+
+
+def hourly(catchup: Catchup = "last") -> Scheduled:
+    return Scheduled("p", Schedule("0 * * * *"), catchup)
+
+
+def at(hour: int, minute: int = 0) -> dt.datetime:
+    return NOON.replace(hour=hour, minute=minute)
+
+
+def hours(slots: tuple[Slot, ...]) -> list[int]:
+    return [slot.at.hour for slot in slots]
+
+
+def test_a_fire_is_due_from_its_moment_on() -> None:
+    assert due_slots(hourly(), at(11), at(12) - dt.timedelta(seconds=1), MINUTE) == Due()
+    assert hours(due_slots(hourly(), at(11), at(12), MINUTE).wanted) == [12]
+
+
+def test_what_is_known_is_not_due_again() -> None:
+    assert due_slots(hourly(), at(12), at(12, 30), MINUTE) == Due()
+
+
+@pytest.mark.parametrize(
+    ("catchup", "wanted", "missed"), [("none", [], [12]), ("last", [12], []), ("all", [9, 10, 11, 12], [])]
+)
+def test_fires_that_nobody_saw(catchup: Catchup, wanted: list[int], missed: list[int]) -> None:
+    found = due_slots(hourly(catchup), at(8), at(12, 30), MINUTE)
+    assert (hours(found.wanted), hours(found.missed)) == (wanted, missed)
+
+
+@pytest.mark.parametrize(("catchup", "missed"), [("none", [12]), ("last", [12]), ("all", [])])
+def test_a_fire_of_now_goes_before_those_that_were_missed(catchup: Catchup, missed: list[int]) -> None:
+    found = due_slots(hourly(catchup), at(8), at(13), MINUTE)
+    assert hours(found.wanted)[-1] == 13
+    assert hours(found.missed) == missed
+
+
+def test_a_pipeline_that_never_fired_looks_back_one_interval() -> None:
+    agenda = Agenda([hourly("all")], dt.timedelta(hours=2))
+    assert hours(agenda.due({}, at(12, 30)).wanted) == [11, 12]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    catchup=st.sampled_from(["none", "last", "all"]),
+    steps=st.lists(st.integers(1, 200), min_size=1, max_size=25),
+)
+def test_looks_at_any_time_open_each_fire_at_most_once(catchup: Catchup, steps: list[int]) -> None:
+    """And with ``all``, every one."""
+    scheduled = Scheduled("p", Schedule("*/20 * * * *"), catchup)
+    agenda, newest, now = Agenda([scheduled], MINUTE), {"p": at(6)}, at(6)
+    opened: list[dt.datetime] = []
+    for step in steps:
+        now += step * MINUTE
+        found = agenda.due(newest, now)
+        slots = [slot.at for slot in (*found.missed, *found.wanted)]
+        assert all(newest["p"] < moment <= now for moment in slots)
+        opened += slots
+        if slots:
+            newest = {"p": max(slots)}
+    assert len(opened) == len(set(opened))
+    fired = list(scheduled.schedule.fires(at(6), now))
+    if catchup == "all":
+        assert sorted(opened) == fired
+    elif fired:
+        assert max(opened) == fired[-1]

@@ -1,0 +1,82 @@
+"""Whether a slot may run, by what became of its upstreams."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+
+from ematix_flow.schedule.gates import Gate, gate
+from ematix_flow.spec.pipelines import PipelineSpec
+from ematix_flow.state.slots import Slot
+from ematix_flow.state.slots_memory import MemorySlots
+
+NOON = dt.datetime(2026, 5, 17, 12, tzinfo=dt.timezone.utc)
+HOUR = dt.timedelta(hours=1)
+SPEC = PipelineSpec("sums", "m:sums", (), depends_on=("orders", "items"))
+SLOT = Slot("sums", NOON)
+
+
+def asked(
+    store: MemorySlots, successes: dict[str, dt.datetime], spec: PipelineSpec = SPEC, now: dt.datetime = NOON
+) -> Gate:
+    return gate(spec, SLOT, now, store.unended(spec.depends_on), store.latest, successes.get)
+
+
+def ended(store: MemorySlots, pipeline: str, at: dt.datetime, status: str = "succeeded") -> None:
+    slot = Slot(pipeline, at)
+    store.open([slot])
+    seen = store.get(slot)
+    assert seen is not None
+    claim = store.claim(seen, "a", 60)
+    assert claim is not None
+    store.end(claim, status, "no space left")  # type: ignore[arg-type]
+
+
+BOTH = {"orders": NOON, "items": NOON}
+
+
+def test_a_slot_goes_when_all_upstreams_of_its_time_have_succeeded() -> None:
+    store = MemorySlots()
+    ended(store, "orders", NOON)
+    ended(store, "items", NOON - HOUR)
+    assert asked(store, BOTH).verdict == "go"
+
+
+def test_a_slot_waits_for_an_upstream_that_has_not_ended() -> None:
+    store = MemorySlots()
+    store.open([Slot("orders", NOON)])
+    found = asked(store, BOTH)
+    assert found == Gate("wait", "orders of 2026-05-17 12:00 UTC has not ended yet")
+
+
+def test_a_later_slot_of_an_upstream_is_not_waited_for() -> None:
+    store = MemorySlots()
+    store.open([Slot("orders", NOON + HOUR)])
+    assert asked(store, BOTH).verdict == "go"
+
+
+def test_a_slot_is_skipped_when_an_upstream_was_given_up() -> None:
+    store = MemorySlots()
+    ended(store, "orders", NOON, "gave_up")
+    found = asked(store, BOTH)
+    assert found == Gate("skip", "orders of 2026-05-17 12:00 UTC was given up: no space left")
+
+
+def test_one_failure_does_not_latch() -> None:
+    store = MemorySlots()
+    ended(store, "orders", NOON - HOUR, "gave_up")
+    ended(store, "orders", NOON)
+    assert asked(store, BOTH).verdict == "go"
+
+
+def test_what_never_succeeded_holds_back() -> None:
+    found = asked(MemorySlots(), {"orders": NOON})
+    assert found == Gate("skip", "items has never succeeded")
+
+
+def test_an_upstream_may_be_too_old() -> None:
+    fresh = replace(SPEC, upstream_freshness_seconds=3_600)
+    old = {"orders": NOON - 2 * HOUR, "items": NOON}
+    assert asked(MemorySlots(), old).verdict == "go"
+    assert asked(MemorySlots(), old, fresh).verdict == "skip"
+    assert asked(MemorySlots(), {**old, "orders": NOON - HOUR}, fresh).verdict == "go"
