@@ -29,6 +29,7 @@ COMMANDS = {
     "Run": {
         "run": "Run pipelines now, upstreams first.",
         "run-due": "Run what the schedules have fired, each slot once.",
+        "scheduler": "Fire schedules until it is stopped.",
         "consume": "Follow streams: a TOML file's, or those that a module declares.",
         "consume-list": "Show the streams that a module declares.",
         "transform": "List named transforms, or run one by hand.",
@@ -51,8 +52,11 @@ _OPTIONS = {
 _EXIT_CODES = "0 ok, 1 failed, 2 usage, 3 changes pending, 4 locked, 5 cannot connect, 130 interrupted"
 
 
+HIDDEN = ("run-slot",)  # for programs
+
+
 def command_names() -> list[str]:
-    return [name for commands in COMMANDS.values() for name in commands]
+    return [*(name for commands in COMMANDS.values() for name in commands), *HIDDEN]
 
 
 def help_text() -> str:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ematix_flow.engine.results import RunResult, unexpected
-from ematix_flow.errors import FlowError, Interrupted, PipelineLocked
-from ematix_flow.graph.registry import DeclaredPipeline, Registry, use_registry
+from ematix_flow.errors import FlowError, Interrupted, PipelineLocked, UsageError
+from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.schedule.due import Agenda, Scheduled
 from ematix_flow.schedule.gates import gate
 from ematix_flow.schedule.run import RunContext, run_pipeline
@@ -51,7 +51,7 @@ class Runner:
     run_log: RunLog
     context: Callable[[Slot], RunContext]
     lease_seconds: float = LEASE_SECONDS
-    holder: str = ""
+    holder: str = field(default_factory=lambda: new_holder())
     chance: random.Random = field(default_factory=random.Random)
 
     def agenda(self, interval: dt.timedelta) -> Agenda:
@@ -75,27 +75,34 @@ class Runner:
         return outcomes
 
     def _run(self, record: SlotRecord, before: Callable[[Slot], None]) -> SlotOutcome | None:
-        declared, slot = self.registry.pipeline(record.slot.pipeline), record.slot
+        found = self.pick(record)
+        if not isinstance(found, Claim):
+            return found
+        before(found.slot)
+        return self.run_claimed(found)
+
+    def pick(self, record: SlotRecord) -> Claim | SlotOutcome | None:
+        """Claim a slot that is due and may run; what becomes of it otherwise; None when it is another's."""
+        spec, slot = self.registry.pipeline(record.slot.pipeline).spec, record.slot
         found = gate(
-            declared.spec,
+            spec,
             slot,
             self.store.now(),
-            self.store.unended(declared.spec.depends_on),
+            self.store.unended(spec.depends_on),
             self.store.latest,
             self._last_success,
         )
         if found.verdict == "wait":
             return SlotOutcome(slot, "waiting", found.reason)
-        claim = take(self.store, record, self._name, self.lease_seconds, declared.spec.retry)
-        if claim is None:
-            return None  # another is at it, or has given it up
-        if found.verdict == "skip":
+        claim = take(self.store, record, self.holder, self.lease_seconds, spec.retry)
+        if claim is not None and found.verdict == "skip":
             self.store.end(claim, "skipped", found.reason)
             return SlotOutcome(slot, "skipped", found.reason)
-        before(slot)
-        return self._run_claimed(declared, claim)
+        return claim
 
-    def _run_claimed(self, declared: DeclaredPipeline, claim: Claim) -> SlotOutcome:
+    def run_claimed(self, claim: Claim) -> SlotOutcome:
+        """Run a slot whose claim is held here, keep the claim meanwhile, and say how it ended."""
+        declared = self.registry.pipeline(claim.slot.pipeline)
         slot, result = claim.slot, None
         error: FlowError | None = None
         # the slot's own attempts are counted in the store, so that they outlive this process
@@ -147,9 +154,22 @@ class Runner:
         found = self.run_log.list(pipeline, "succeeded", limit=1)
         return (found[0].finished_at or found[0].started_at) if found else None
 
-    @property
-    def _name(self) -> str:
-        return self.holder or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+
+def new_holder() -> str:
+    """A name for who claims: its machine and process, and never given twice."""
+    return f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+
+
+def claim_of(store: SlotStore, pipeline: str, at: dt.datetime, said: str) -> Claim:
+    """The claim that ``fence:holder`` names, when it is still the newest of its slot."""
+    fence, _, holder = said.partition(":")
+    record = store.get(Slot(pipeline, at))
+    if record is None or record.status != "claimed" or (str(record.fence), record.holder) != (fence, holder):
+        raise UsageError(
+            f"{pipeline!r} of {at.isoformat()} is not claimed by {holder!r} any more",
+            state="nothing was run",
+        )
+    return Claim(record.slot, holder, record.fence, record.failures)
 
 
 def scheduled(registry: Registry) -> Iterator[Scheduled]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +12,7 @@ from ematix_flow.cli.moments import local
 from ematix_flow.cli.options import EngineOption, ModuleOption, OutputOption, RunLogOption
 from ematix_flow.cli.output import Column, count, status_column, write_json, write_table
 from ematix_flow.cli.project import load_project
+from ematix_flow.cli.slots import slot_runner
 from ematix_flow.cli.terminal import say
 from ematix_flow.cli.watching import choose_view
 
@@ -53,22 +52,14 @@ def run_due(
 ) -> int:
     """Run what is due, upstreams first. Safe to call as often as you like, from several machines at once."""
     from ematix_flow.cli.signals import interruptible
-    from ematix_flow.schedule.context import run_context
-    from ematix_flow.schedule.run_due import Runner
-    from ematix_flow.state.runlog import project_run_log, run_log_location
-    from ematix_flow.state.runlog_sql import open_slots
 
     registry = load_project(module)
-    store = open_slots(run_log_location(run_log or project_run_log(os.environ), os.environ))
     view = choose_view(list(registry.pipelines), quiet=quiet, show_plans=False)
-    with view.shown(), interruptible(), run_context(run_log=run_log, engine=engine, listener=view) as context:
-        runner = Runner(
-            registry,
-            store,
-            context.run_log,
-            lambda slot: replace(context, trigger="schedule", slot=slot.at),
-            lease_seconds,
-        )
+    with (
+        view.shown(),
+        interruptible(),
+        slot_runner(registry, run_log, engine, view, lease_seconds, "schedule") as runner,
+    ):
         outcomes = runner.run_due(dt.timedelta(seconds=interval))
     _show(outcomes, output)
     return 1 if any(outcome.error is not None for outcome in outcomes) else 0

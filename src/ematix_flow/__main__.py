@@ -1,0 +1,6 @@
+"""``python -m ematix_flow``: the command ``flow``, by the interpreter at hand."""
+
+from ematix_flow.cli.main import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

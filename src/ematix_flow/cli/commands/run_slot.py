@@ -1,0 +1,44 @@
+"""``flow run-slot``: one slot that a scheduler has claimed. Executors call it; a person has no need to."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Annotated
+
+import typer
+
+from ematix_flow.cli.group import new_app
+from ematix_flow.cli.options import EngineOption, ModuleOption, NameArgument, RunLogOption
+from ematix_flow.cli.project import load_project
+from ematix_flow.cli.slots import slot_runner
+from ematix_flow.cli.watching import choose_view
+
+app = new_app()
+
+
+@app.command(name="run-slot")
+def run_slot(
+    name: NameArgument,
+    slot: Annotated[str, typer.Option("--slot", metavar="MOMENT", help="When it fired.")],
+    claim: Annotated[str, typer.Option("--claim", metavar="FENCE:HOLDER", help="Who has claimed it.")],
+    module: ModuleOption = None,
+    lease_seconds: Annotated[float, typer.Option("--lease-seconds")] = 300.0,
+    run_log: RunLogOption = None,
+    engine: EngineOption = None,
+) -> None:
+    """Run one slot under a claim, keep the claim meanwhile, and say how it ended."""
+    from ematix_flow.cli.signals import interruptible
+    from ematix_flow.schedule.run_due import claim_of
+
+    registry = load_project(module)
+    registry.pipeline(name)
+    view = choose_view([name], quiet=False, show_plans=False)
+    with (
+        view.shown(),
+        interruptible(),
+        slot_runner(registry, run_log, engine, view, lease_seconds, "schedule") as runner,
+    ):
+        held = claim_of(runner.store, name, dt.datetime.fromisoformat(slot), claim)
+        outcome = runner.run_claimed(held)
+    if outcome.error is not None:
+        raise outcome.error
