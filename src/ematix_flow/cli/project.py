@@ -81,7 +81,8 @@ def chosen_streams(registry: Registry, names: Sequence[str], *, everything: bool
 
 def read_run_log(url: str | None) -> RunLog:
     """The run log for a command that shows it: one that cannot be opened is an error."""
-    from ematix_flow.state.runlog import open_run_log, project_run_log
+    from ematix_flow.backends.run_logs import open_run_log
+    from ematix_flow.state.runlog import project_run_log
 
     return open_run_log(url or project_run_log(os.environ), env=os.environ, reading=True)
 

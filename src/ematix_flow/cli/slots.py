@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from ematix_flow.graph.registry import Registry
     from ematix_flow.observe.listener import Listener
     from ematix_flow.schedule.run_due import Runner
-    from ematix_flow.state.runlog import RunLogLocation
 
 
-def slots_location(run_log: str | None) -> RunLogLocation:
-    from ematix_flow.state.runlog import project_run_log, run_log_location
+def slots_url(run_log: str | None) -> str:
+    """Where slots and run log lie, for a process that is to use the same; it may hold a password."""
+    from ematix_flow.backends.run_logs import is_server
+    from ematix_flow.state.runlog import URL_VARIABLE, project_run_log, run_log_location
 
-    return run_log_location(run_log or project_run_log(os.environ), os.environ)
+    given = run_log or project_run_log(os.environ)
+    named = given or os.environ.get(URL_VARIABLE)
+    return named if named and is_server(named) else str(run_log_location(given, os.environ))
 
 
 @contextmanager
@@ -31,11 +34,11 @@ def slot_runner(
     trigger: str,
 ) -> Iterator[Runner]:
     """Runs slots of these pipelines, and records each run."""
+    from ematix_flow.backends.run_logs import open_slots
     from ematix_flow.schedule.context import run_context
     from ematix_flow.schedule.run_due import Runner, new_holder
-    from ematix_flow.state.runlog_sql import open_slots
 
-    store = open_slots(slots_location(run_log))
+    store = open_slots(slots_url(run_log), env=os.environ)
     with run_context(run_log=run_log, engine=engine, listener=listener, trigger=trigger) as context:
         yield Runner(
             registry,

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ematix_flow.backends.run_logs import open_run_log
 from ematix_flow.config.settings import project_settings
 from ematix_flow.engine.settings import EngineSettings
 from ematix_flow.observe.listener import Listener
 from ematix_flow.plan.world import StartSpark
 from ematix_flow.schedule.run import RunContext
-from ematix_flow.state.runlog import open_run_log, project_run_log
+from ematix_flow.state.runlog import project_run_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.backends.run_logs import open_run_log
 from ematix_flow.engine.streams.batches import BatchReport
 from ematix_flow.engine.streams.place import place_of
 from ematix_flow.engine.streams.stream import Stream, plan_of
@@ -39,7 +40,7 @@ from ematix_flow.schedule.run import open_world
 from ematix_flow.schedule.stream_letters import open_letters
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.state.records import RunRecord
-from ematix_flow.state.runlog import RunLog, open_run_log, project_run_log
+from ematix_flow.state.runlog import RunLog, project_run_log
 
 if TYPE_CHECKING:
     from ematix_flow.engine.settings import EngineSettings

@@ -26,7 +26,8 @@ from ematix_flow.state.root import absolute, state_root
 URL_VARIABLE = "EMATIX_FLOW_RUN_LOG_URL"
 PATH_VARIABLE = "EMATIX_FLOW_RUN_LOG_PATH"
 
-_LATER = ("postgres", "postgresql", "mysql", "mariadb", "duckdb", "s3", "azureblob", "gcs")
+_KINDS = ("sqlite", "memory", "postgres", "mysql", "duckdb")
+_LATER = ("s3", "azureblob", "gcs")
 
 _log = logging.getLogger(__name__)
 _warned: set[str] = set()
@@ -222,8 +223,12 @@ def run_log_location(url: str | None, env: Mapping[str, str]) -> RunLogLocation:
     problem = "is not supported yet" if scheme in _LATER else "is not a kind of run log"
     raise ConfigError(
         f"a run log at {given!r}: {scheme!r} {problem}."
-        + ("" if scheme in _LATER else did_you_mean(scheme, ("sqlite", "memory"))),
-        next_step="use sqlite://path/to/run_log.db or memory://",
+        + (
+            ""
+            if scheme in _LATER
+            else did_you_mean(scheme, ("sqlite", "memory", "postgres", "mysql", "duckdb"))
+        ),
+        next_step="use sqlite://path/to/run_log.db, postgres://…, mysql://…, duckdb://… or memory://",
     )
 
 

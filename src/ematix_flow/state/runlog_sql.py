@@ -49,15 +49,25 @@ _in_memory_lock = threading.Lock()
 class SqlRunLog(RunLog):
     """A run log in the database behind ``engine``, whose tables are made or migrated at once."""
 
-    def __init__(self, engine: sa.Engine, location: str) -> None:
+    def __init__(
+        self,
+        engine: sa.Engine,
+        location: str,
+        *,
+        schema: str | None = None,
+        reader: sa.Engine | None = None,
+    ) -> None:
+        """``schema`` is where the tables are; ``reader`` the engine for questions, where that is another."""
         self.location = location
-        self._engine = engine
+        named = {None: schema}
+        self._engine = engine.execution_options(schema_translate_map=named)
+        self._reader = (reader or engine).execution_options(schema_translate_map=named)
         try:
-            with engine.connect() as connection:
-                current = is_current(stored_version(connection), location)
+            with self._reader.connect() as connection:
+                current = is_current(stored_version(connection, schema), location)
             if not current:
                 with self._transaction() as connection:
-                    migrate(connection, location)
+                    migrate(connection, location, schema=schema)
         except SQLAlchemyError as error:
             raise _unavailable(location, error) from error
 
@@ -184,7 +194,7 @@ class SqlRunLog(RunLog):
 
     def _records(self, query: sa.Select[Any]) -> tuple[RunRecord, ...]:
         try:
-            with self._engine.connect() as connection:
+            with self._reader.connect() as connection:
                 return tuple(RunRecord(**row) for row in connection.execute(query).mappings())
         except SQLAlchemyError as error:
             raise _unavailable(self.location, error) from error
@@ -211,7 +221,7 @@ def open_store(location: RunLogLocation) -> SqlRunLog:
     return SqlRunLog(sqlite_engine(location.path), str(location))
 
 
-def open_slots(location: RunLogLocation) -> SlotStore:
+def open_slots_file(location: RunLogLocation) -> SlotStore:
     """The slots that lie in the same place as the log."""
     if location.path is None:
         with _in_memory_lock:

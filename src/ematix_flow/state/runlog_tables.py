@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from ematix_flow.errors import ConfigError
 from ematix_flow.state.records import utc_now
-from ematix_flow.state.sql_types import UtcMoment
+from ematix_flow.state.sql_types import ExactText, UtcMoment
 
 Upgrade = Callable[[sa.Connection], None]
 
@@ -30,7 +30,7 @@ runs = sa.Table(
     "run_log",
     metadata,
     sa.Column("run_id", sa.String(64), primary_key=True),
-    sa.Column("pipeline", sa.String(512), nullable=False),
+    sa.Column("pipeline", ExactText(512), nullable=False),
     sa.Column("target", sa.Text, nullable=False),
     sa.Column("mode", sa.String(255), nullable=False),
     sa.Column("path", sa.String(255)),
@@ -60,6 +60,11 @@ runs = sa.Table(
 )
 
 
+def make_schema(connection: sa.Connection, schema: str | None) -> None:
+    if schema is not None and not sa.inspect(connection).has_schema(schema):
+        connection.execute(sa.schema.CreateSchema(schema, if_not_exists=True))
+
+
 def _add_batch(connection: sa.Connection) -> None:
     connection.execute(sa.text("ALTER TABLE run_log ADD COLUMN batch TEXT"))
 
@@ -72,9 +77,9 @@ def _add_overdue(connection: sa.Connection) -> None:
 UPGRADES: Sequence[Upgrade] = (_add_batch, _add_overdue)
 
 
-def stored_version(connection: sa.Connection) -> int:
+def stored_version(connection: sa.Connection, schema: str | None = None) -> int:
     """Which version the tables have; 0 when there are none."""
-    if not sa.inspect(connection).has_table(version.name):
+    if not sa.inspect(connection).has_table(version.name, schema):
         return 0
     return connection.scalar(sa.select(sa.func.max(version.c.version))) or 0
 
@@ -91,9 +96,15 @@ def is_current(found: int, location: str, upgrades: Sequence[Upgrade] = UPGRADES
     return found == newest
 
 
-def migrate(connection: sa.Connection, location: str, upgrades: Sequence[Upgrade] = UPGRADES) -> None:
+def migrate(
+    connection: sa.Connection,
+    location: str,
+    upgrades: Sequence[Upgrade] = UPGRADES,
+    schema: str | None = None,
+) -> None:
     """Make or upgrade the tables, all or nothing: the caller's transaction holds the write lock."""
-    found = stored_version(connection)
+    make_schema(connection, schema)
+    found = stored_version(connection, schema)
     if is_current(found, location, upgrades):
         return
     if found == 0:

@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ematix_flow.errors import ConfigError
 from ematix_flow.state.records import shown_text, utc_now
+from ematix_flow.state.runlog_tables import make_schema
 from ematix_flow.state.slots import ENDED, Claim, Lease, Slot, SlotRecord, SlotStatus, SlotStore
 from ematix_flow.state.sql_failures import own_words
 from ematix_flow.state.sql_types import ExactText, UtcMoment
@@ -55,12 +56,20 @@ class SqlSlots(SlotStore):
     """``clock`` is for tests; without one a server's own clock counts, and a file's is this machine's."""
 
     def __init__(
-        self, engine: sa.Engine, location: str, clock: Callable[[], dt.datetime] | None = None
+        self,
+        engine: sa.Engine,
+        location: str,
+        clock: Callable[[], dt.datetime] | None = None,
+        *,
+        schema: str | None = None,
+        reader: sa.Engine | None = None,
     ) -> None:
-        self.location = location
-        self._engine, self._given = engine, clock
+        self.location, self._given = location, clock
+        self._engine = engine.execution_options(schema_translate_map={None: schema})
+        self._reader = (reader or engine).execution_options(schema_translate_map={None: schema})
         self._dialect = "mysql" if engine.dialect.name == "mariadb" else engine.dialect.name
         with self._changing() as connection:
+            make_schema(connection, schema)
             metadata.create_all(connection)
 
     # ------------------------------------------------------------------ questions
@@ -232,6 +241,8 @@ class SqlSlots(SlotStore):
             insert = mysql.insert(table).prefix_with("IGNORE")
         elif self._dialect == "sqlite":
             insert = sqlite.insert(table).on_conflict_do_nothing()
+        elif self._dialect == "duckdb":
+            insert = sa.insert(table).prefix_with("OR IGNORE")
         else:
             insert = postgresql.insert(table).on_conflict_do_nothing()
         return insert.execution_options(preserve_rowcount=True)
@@ -239,7 +250,7 @@ class SqlSlots(SlotStore):
     @contextmanager
     def _asking(self) -> Iterator[sa.Connection]:
         try:
-            with self._engine.connect() as connection:
+            with self._reader.connect() as connection:
                 yield connection
         except SQLAlchemyError as error:
             raise self._unavailable(error) from error

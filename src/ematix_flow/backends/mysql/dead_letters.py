@@ -6,10 +6,10 @@ from contextlib import closing
 from typing import Any
 
 import pymysql
-import sqlalchemy as sa
 
 from ematix_flow.backends.mysql.address import address_of
 from ematix_flow.backends.mysql.connection import connect
+from ematix_flow.backends.mysql.sql_engine import sql_engine
 from ematix_flow.errors import CannotConnect
 from ematix_flow.spec.connections import MySQLConnection
 from ematix_flow.state.dead_letters import LONGEST_PAYLOAD
@@ -22,25 +22,14 @@ _BESIDE_THE_PAYLOAD = 256 * 1024  # in one packet
 def open_store(
     connection: MySQLConnection, schema: str | None, table: str, max_attempts: int
 ) -> SqlDeadLetters:
-    address = address_of(connection)
-
-    def opened() -> pymysql.Connection[Any]:
-        session = connect(address)
-        session.autocommit(False)  # SQLAlchemy expects the driver to begin
-        return session
-
-    # no pool: letters are rare, and a connection that is kept would be broken when one comes
-    engine = sa.create_engine(
-        "mysql+pymysql://", creator=opened, poolclass=sa.pool.NullPool, hide_parameters=True
-    )
     schema = schema or SCHEMA
     return SqlDeadLetters(
-        engine,
+        sql_engine(connection),
         f"{schema}.{table} of connection {connection.name!r}",
         schema=schema,
         table=table,
         max_attempts=max_attempts,
-        longest_payload=_longest_payload(opened()),
+        longest_payload=_longest_payload(connect(address_of(connection))),
     )
 
 

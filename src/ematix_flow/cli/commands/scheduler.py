@@ -10,7 +10,7 @@ import typer
 from ematix_flow.cli.group import new_app
 from ematix_flow.cli.options import EngineOption, ModuleOption, RunLogOption
 from ematix_flow.cli.project import chosen_module, load_project
-from ematix_flow.cli.slots import slot_runner, slots_location
+from ematix_flow.cli.slots import slot_runner, slots_url
 from ematix_flow.cli.terminal import say
 
 app = new_app()
@@ -61,7 +61,7 @@ def scheduler(
             replace(runner, holder=worker_id or runner.holder),
             runs,
             chosen_module(module),
-            str(slots_location(run_log)),
+            slots_url(run_log),
             dt.timedelta(seconds=interval),
             poll_interval,
             grace_seconds=grace,

@@ -1,0 +1,26 @@
+"""A MySQL or MariaDB connection as an engine of SQLAlchemy, for tables of our own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pymysql
+import sqlalchemy as sa
+
+from ematix_flow.backends.mysql.address import address_of
+from ematix_flow.backends.mysql.connection import connect
+from ematix_flow.spec.connections import MySQLConnection
+
+
+def sql_engine(connection: MySQLConnection) -> sa.Engine:
+    """Without a pool: such calls are rare, and a connection that is kept would be broken when one comes."""
+    address = address_of(connection)
+
+    def opened() -> pymysql.Connection[Any]:
+        session = connect(address)
+        session.autocommit(False)  # SQLAlchemy expects the driver to begin
+        return session
+
+    return sa.create_engine(
+        "mysql+pymysql://", creator=opened, poolclass=sa.pool.NullPool, hide_parameters=True
+    )

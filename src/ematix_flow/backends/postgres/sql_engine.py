@@ -1,0 +1,30 @@
+"""A PostgreSQL connection as an engine of SQLAlchemy, for tables of our own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+
+from ematix_flow.backends.postgres.address import address_of
+from ematix_flow.backends.postgres.control import connect
+from ematix_flow.spec.connections import PostgresConnection
+
+
+def sql_engine(connection: PostgresConnection) -> sa.Engine:
+    """Without a pool: such calls are rare, and a connection that is kept would be broken when one comes."""
+    address = address_of(connection)
+
+    def opened() -> psycopg.Connection[Any]:
+        session = connect(address)
+        session.autocommit = False  # SQLAlchemy expects the driver to begin
+        return session
+
+    return sa.create_engine(
+        "postgresql+psycopg://",
+        creator=opened,
+        poolclass=sa.pool.NullPool,
+        use_native_hstore=False,
+        hide_parameters=True,
+    )
