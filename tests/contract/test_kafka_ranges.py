@@ -344,6 +344,15 @@ def test_shares_cover_every_offset_once_and_name_no_partition_twice() -> None:
     assert shares([], 4) == []
 
 
+def test_whole_shares_cut_no_partition() -> None:
+    wanted = [Range("a", 0, 5, 200_000), Range("a", 1, 0, 3), Range("b", 0, 7, 90_000), Range("b", 1, 0, 4)]
+    for most in (1, 2, 3, 8):
+        found = shares(wanted, most, whole=True)
+        assert len(found) <= most and all(found)
+        assert sorted(map(str, (r for share in found for r in share))) == sorted(map(str, wanted))
+        assert {r for share in found for r in share} == set(wanted)
+
+
 def test_partitions_without_new_messages_are_no_ranges() -> None:
     before, after = {("a", 0): 5, ("a", 1): 7, ("gone", 0): 9}, {("a", 0): 5, ("a", 1): 9, ("a", 2): 0}
     assert between(before, after, strict=True) == [Range("a", 1, 7, 9)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow import Target
+from ematix_flow import BigInt, ManagedTable, Target
 from ematix_flow.backends.dead_letters import open_for_stream
 from ematix_flow.engine.streams.place import place_of
 from ematix_flow.errors import FlowError, TargetFailed, Unsupported
@@ -31,6 +31,10 @@ from tests.services.kafka import KafkaServer
 from tests.stream_runs import kafka_connection, load, produce, query, stream, warehouse
 
 pytestmark = pytest.mark.usefixtures("spark")
+
+
+class Ids(ManagedTable):
+    id: BigInt
 
 
 def lite(tmp_path: Path, name: str = "lite") -> SQLiteConnection:
@@ -389,6 +393,32 @@ def test_a_table_that_is_gone_does_not_begin_in_the_middle(
     produce(kafka, kafka_topic, [{"id": 2}])
     with pytest.raises(TargetFailed, match="is gone, and this stream has loaded it before"):
         load(followed)
+
+
+def test_a_topic_that_comes_back_goes_on_where_the_group_stood(kafka: KafkaServer, tmp_path: Path) -> None:
+    """Into a broker that keeps no ledger of ours."""
+    first, second, out = (kafka.create_topic(name, 1) for name in ("first", "second", "out"))
+
+    def sent(topics: str) -> int:
+        return load(
+            stream(
+                source=kafka_connection(kafka),
+                source_query=topics,
+                source_columns=Ids,
+                target=kafka_connection(kafka, "sink"),
+                target_topic=out,
+            )
+        ).total_rows
+
+    produce(kafka, first, [{"id": 1}])
+    produce(kafka, second, [{"id": 2}])
+    assert sent(f"{first},{second}") == 2
+    produce(kafka, first, [{"id": 3}])
+    assert sent(first) == 1
+    produce(kafka, second, [{"id": 4}])
+    assert sent(f"{first},{second}") == 1
+    ids = [json.loads(message.value())["id"] for message in kafka.consume_all(out)]
+    assert sorted(ids) == [1, 2, 3, 4]
 
 
 def test_two_topics_are_one_stream(kafka: KafkaServer, kafka_topic: str, tmp_path: Path) -> None:

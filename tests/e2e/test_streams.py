@@ -14,6 +14,7 @@ import pytest
 
 from ematix_flow import BigInt, Lookup, ManagedTable, Target, pk
 from ematix_flow.backends.dead_letters import open_for_stream
+from ematix_flow.backends.kafka import ranges
 from ematix_flow.engine.streams import incoming
 from ematix_flow.engine.streams.place import place_of
 from ematix_flow.errors import DeclarationError, GuaranteeRefused, SchemaMismatch, SourceFailed
@@ -486,6 +487,25 @@ def test_kafka_to_kafka_exactly_once(kafka: KafkaServer, kafka_topic: str) -> No
     sent = [json.loads(message.value()) for message in kafka.consume_all(out, read_committed=True)]
     assert sorted(row["id"] for row in sent) == list(range(25))
     assert all(row["twice"] == 2 * row["id"] for row in sent)
+
+
+def test_messages_of_a_partition_are_sent_on_in_order(
+    kafka: KafkaServer, kafka_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "PIECE", 10)  # a batch for several tasks
+    out = kafka.create_topic("out", 1)
+    followed = stream(
+        source=kafka_connection(kafka),
+        source_query=kafka_topic,
+        target=kafka_connection(kafka, "sink"),
+        target_topic=out,
+        transform_sql="SELECT id, id % 3 AS key FROM source",
+        target_message_key_column="key",
+    )
+    produce(kafka, kafka_topic, [{"id": n} for n in range(200)], partition=0)
+    load(followed)
+    sent = [json.loads(message.value())["id"] for message in kafka.consume_all(out)]
+    assert sent == list(range(200))
 
 
 def test_a_promise_that_cannot_be_kept_is_refused(

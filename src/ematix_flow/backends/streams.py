@@ -79,6 +79,7 @@ class Reading:
     options: Mapping[str, str] = field(default_factory=dict)
     files: FileOptions = field(default_factory=FileOptions)
     pipeline: str = ""
+    begun: bool = False  # a checkpoint says where it goes on
 
     def __post_init__(self) -> None:
         require_zone(self.starting)
@@ -166,6 +167,10 @@ class StreamSource(ABC):
         """All targets hold everything up to this position: tell whoever watches the lag."""
         return
 
+    def close(self) -> None:
+        """Let go of what was opened; the next question opens it again."""
+        return
+
     def failure(self, reading: Reading, said: str) -> FlowError | None:
         """The error of ours for what Spark says of a query over this source; None when it says no more."""
         return None
@@ -196,10 +201,13 @@ class SparkStream(StreamSource):
         """How many messages lie between two positions at most; None when that is not known."""
         return None
 
-    def splits(self, reading: Reading, before: str, after: str, most: int) -> Sequence[Split] | None:
+    def splits(
+        self, reading: Reading, before: str, after: str, most: int, *, whole: bool = False
+    ) -> Sequence[Split] | None:
         """The messages between two positions for our own tasks, at most so many; None when Spark is to read.
 
-        They are those that Spark's frame would hold, in batches of `message_schema`.
+        They are those that Spark's frame would hold, in batches of `message_schema`. With ``whole`` all of a
+        partition is in one of them, in order.
         """
         return None
 

@@ -22,7 +22,7 @@ NEEDED = (
 
 def main() -> None:
     for name in NEEDED:
-        with contextlib.suppress(ImportError):  # an extra that is not installed, and is not used then
+        with contextlib.suppress(Exception):  # who needs what cannot be imported will say so
             importlib.import_module(name)
     from pyspark.daemon import manager
 

@@ -85,7 +85,8 @@ class SharedPositions:
         """Where a query stands that goes on."""
         done = checkpoint.last_committed()
         if done is not None:
-            self._reached[share] = checkpoint.positions(done)[place]
+            found = checkpoint.positions(done)
+            self._reached[share] = found[place] if place < len(found) else None
 
     def reached(self, share: int, position: str) -> None:
         with self._lock:
@@ -99,12 +100,21 @@ class FollowedBySpark(Followed):
     """Kafka and Delta: Spark knows the positions."""
 
     def __init__(
-        self, shared: SharedPositions, share: int, reading: Reading, left: str | None = None
+        self,
+        shared: SharedPositions,
+        share: int,
+        reading: Reading,
+        *,
+        left: str | None = None,
+        in_order: bool = False,
     ) -> None:
-        """``left`` are positions of what is not asked for now, remembered along with each new one."""
+        """``left`` are positions of what is not asked for now, remembered along with each new one.
+
+        ``in_order``: messages are sent on, and those of a partition stay in order.
+        """
         assert isinstance(shared.source, SparkStream)
         self.shared, self.share, self.source, self.reading = shared, share, shared.source, reading
-        self.left = left
+        self.left, self.in_order = left, in_order
         self.rows_are_columns = self.source.kind_of_rows == "columns"
 
     def frame(self, spark: SparkSession) -> DataFrame:
@@ -115,7 +125,7 @@ class FollowedBySpark(Followed):
         if before is None or after is None:
             return Incoming(frame, expected)
         source, reading, spark = self.source, self.reading, frame.sparkSession
-        splits = source.splits(reading, before, after, most_tasks(spark))
+        splits = source.splits(reading, before, after, most_tasks(spark), whole=self.in_order)
         if splits is None:
             return Incoming(frame, expected)
         return read_by_us(spark, splits, expected, lambda most: source.few(reading, before, after, most))
