@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from ematix_flow.engine.session import EngineSettings, spark_session
+from ematix_flow.errors import CannotConnect
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -235,3 +240,11 @@ except KeyboardInterrupt:
         process.wait()
     assert (stdout, stderr, process.returncode) == ("", "", 130)
     assert not is_running(json.loads((tmp_path / "answer.json").read_text())["pid"])
+
+
+def test_a_cluster_that_is_not_there_does_not_end_the_session_that_runs(spark: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(CannotConnect):
+        spark_session(EngineSettings.resolve(engine=f"spark://127.0.0.1:{port}", env={}))
+    assert spark.range(3).count() == 3
