@@ -61,6 +61,17 @@ def message_schema() -> pa.Schema:
     )
 
 
+def taken(batches: Iterable[pa.RecordBatch], most: int) -> list[pa.RecordBatch] | None:
+    """Everything, when it is no more than so many bytes; else None, with little more than that held."""
+    found, size = [], 0
+    for batch in batches:
+        size += batch.nbytes
+        if size > most:
+            return None
+        found.append(batch)
+    return found
+
+
 @dataclass(frozen=True)
 class Reading:
     """How a stream follows its source: from where, and how much at once.

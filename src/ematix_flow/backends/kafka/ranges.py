@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from ematix_flow.backends.kafka.cluster import Partition
 from ematix_flow.backends.kafka.failures import Told, cannot_connect, not_usable, refused
 from ematix_flow.backends.kafka.positions import data_lost
 from ematix_flow.backends.streams import message_schema
-from ematix_flow.errors import CannotConnect, FlowError, SourceFailed
+from ematix_flow.errors import CannotConnect, SourceFailed
 from ematix_flow.spec.connections.brokers import KafkaConnection
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class OpenReader:
         except (KafkaException, ValueError, TypeError) as error:
             raise not_usable(how.connection, error) from error
 
-    def read(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+    def read(self, ranges: Iterable[Range]) -> Generator[pa.RecordBatch, None, None]:
         """Their messages, those of a partition in order; no partition is named twice.
 
         DataLost when some are gone, unless the reader takes what is there; CannotConnect or SourceFailed
@@ -401,19 +401,3 @@ def header_text(pairs: Any) -> str | None:
         texts.pop(name, None)
         texts[name] = None if value is None else value.decode("utf-8", "replace")
     return json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
-
-
-def take(reader: OpenReader, ranges: Sequence[Range], most: int) -> list[pa.RecordBatch] | None:
-    """Everything, when it is no more than so many bytes; else None, with no more than that held."""
-    taken, size = [], 0
-    reading = reader.read(ranges)
-    try:
-        for batch in reading:
-            size += batch.nbytes
-            if size > most:
-                return None
-            taken.append(batch)
-    finally:
-        with suppress(FlowError):
-            reading.close()  # type: ignore[attr-defined]
-    return taken

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
@@ -23,7 +24,6 @@ from ematix_flow.backends.kafka.ranges import (
     Reader,
     between,
     shares,
-    take,
 )
 from ematix_flow.backends.kafka.settings import (
     carried_over,
@@ -32,7 +32,7 @@ from ematix_flow.backends.kafka.settings import (
     portable,
     spark_options,
 )
-from ematix_flow.backends.streams import Reading, SparkStream
+from ematix_flow.backends.streams import Reading, SparkStream, taken
 from ematix_flow.errors import ConfigError, FlowError
 
 if TYPE_CHECKING:
@@ -132,12 +132,13 @@ class KafkaSource(SparkStream):
                 opened = None
             opened = opened or reader.open()
             try:
-                taken = take(opened, ranges, most)
+                with closing(opened.read(ranges)) as batches:
+                    found = taken(batches, most)
             except BaseException:
                 opened.close()
                 raise
             self._opened = opened
-        return taken
+        return found
 
     def _ranges(self, reading: Reading, before: str, after: str) -> list[Range] | None:
         began, ended = parse(before), parse(after)

@@ -17,10 +17,11 @@ from ematix_flow.backends.streams import (
     ReceivedFiles,
     SparkStream,
     StreamSource,
+    taken,
 )
 from ematix_flow.engine.streams.checkpoint import Checkpoint, least
 from ematix_flow.engine.streams.incoming import Incoming, most_tasks, read_by_us
-from ematix_flow.engine.streams.segments import DDL, rows_of, segment_splits, take
+from ematix_flow.engine.streams.segments import DDL, all_segments, rows_of, segment_splits
 from ematix_flow.engine.streams.spooled import segment_range, spool_frame
 from ematix_flow.spec.tables import ColumnSpec
 
@@ -204,8 +205,16 @@ class SharedSpool:
         if done:
             self.spool.settle(done, self._refused(done) if self._refused is not None else ())
 
-    def share(self, number: int, columns: tuple[ColumnSpec, ...] | None, checkpoint: Checkpoint) -> Followed:
-        return _SpoolShare(self, number, columns, checkpoint)
+    def share(
+        self,
+        number: int,
+        columns: tuple[ColumnSpec, ...] | None,
+        checkpoint: Checkpoint,
+        *,
+        in_order: bool = False,
+    ) -> Followed:
+        """``in_order``: messages are sent on, and stay in the order in which they came."""
+        return _SpoolShare(self, number, columns, checkpoint, in_order)
 
     def close(self) -> None:
         self.spool.close()
@@ -220,8 +229,10 @@ class _SpoolShare(Followed):
         number: int,
         columns: tuple[ColumnSpec, ...] | None,
         checkpoint: Checkpoint,
+        in_order: bool,
     ) -> None:
         self.shared, self.number, self.columns, self.checkpoint = shared, number, columns, checkpoint
+        self.in_order = in_order
         self.rows_are_columns = shared.source.kind_of_rows == "columns"
 
     def frame(self, spark: SparkSession) -> DataFrame:
@@ -233,11 +244,12 @@ class _SpoolShare(Followed):
             return None
         spark = frame.sparkSession
         if not self.rows_are_columns:
-            splits = segment_splits(paths, most_tasks(spark))
-            return read_by_us(spark, splits, rows_of(paths), lambda most: take(paths, most), DDL)
+            whole = all_segments(paths)
+            splits = [whole] if self.in_order else segment_splits(paths, most_tasks(spark))
+            return read_by_us(spark, splits, rows_of(paths), lambda most: taken(whole.read(), most), DDL)
         source = self.shared.source
         assert isinstance(source, ReceivedFiles)
-        named = [value.decode() for split in segment_splits(paths, 1) for value in split.values()]
+        named = [value.decode() for value in all_segments(paths).values()]
         return Incoming(source.rows(spark, named, self.shared.reading, self.columns))
 
     def committed(self, before: str | None, after: str) -> None:

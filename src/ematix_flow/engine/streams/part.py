@@ -159,12 +159,15 @@ class Part:
             self.checkpoint.folder.parent.mkdir(parents=True, exist_ok=True)
             write_checkpoint(self.checkpoint.folder, [resume[0]])
             resume = (None,)
+        sends_on = any(target.sends for target in self.group)
         followed: list[Followed] = []
         for declared, position, spool, shared in zip(
             stream.spec.sources, resume, self.spools, self.told, strict=True
         ):
             if spool is not None:
-                followed.append(spool.share(self.number, self.plan.columns, self.checkpoint))
+                followed.append(
+                    spool.share(self.number, self.plan.columns, self.checkpoint, in_order=sends_on)
+                )
             else:
                 reading = stream.reading(declared, position)
                 followed.append(
@@ -173,7 +176,7 @@ class Part:
                         self.number,
                         replace(reading, begun=not self.checkpoint.is_new),
                         left=self._left_out(len(followed)),
-                        in_order=any(target.sends for target in self.group),
+                        in_order=sends_on,
                     )
                 )
         return followed
