@@ -248,3 +248,21 @@ def test_a_cluster_that_is_not_there_does_not_end_the_session_that_runs(spark: A
     with pytest.raises(CannotConnect):
         spark_session(EngineSettings.resolve(engine=f"spark://127.0.0.1:{port}", env={}))
     assert spark.range(3).count() == 3
+
+
+def test_workers_begin_with_arrow_and_without_pandas(spark: Any) -> None:
+    def loaded(batches: Any) -> Any:
+        import sys
+
+        names = ("pyarrow.compute", "ematix_flow.engine.streams.decoding", "pandas")
+        there = [name in sys.modules for name in names]
+        import pyarrow as pa
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"there": [str(there)]})
+
+    spark.sparkContext.environment["EMATIX_TEST_ANEW"] = "1"  # a daemon that no other test has used
+    try:
+        assert spark.range(1).mapInArrow(loaded, "there string").collect()[0].there == "[True, True, False]"
+    finally:
+        del spark.sparkContext.environment["EMATIX_TEST_ANEW"]
