@@ -33,6 +33,17 @@ def warehouse(url: str, name: str = "warehouse") -> PostgresConnection:
     return PostgresConnection(name=name, url=url)
 
 
+def events_into(url: str, kafka: KafkaServer, topic: str, **options: Any) -> StreamingPipeline:
+    """A topic into the table ``public.events`` of a PostgreSQL database."""
+    return stream(
+        source=kafka_connection(kafka),
+        source_query=topic,
+        target=warehouse(url),
+        target_table=("public", "events"),
+        **options,
+    )
+
+
 def produce(
     kafka: KafkaServer,
     topic: str,

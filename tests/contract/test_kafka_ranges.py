@@ -323,6 +323,24 @@ def test_a_login_that_is_refused_is_told(kafka: KafkaServer, kafka_topic: str) -
         list(ranges.RangeSplit(splits[0].ranges, impatient(splits[0].reader)).read())
 
 
+def test_a_long_stretch_of_aborted_messages_is_got_past(kafka: KafkaServer) -> None:
+    """It takes longer to fetch than a reader waits for a message."""
+    topic = kafka.create_topic("aborted", 1)
+    with transaction(kafka, commits=False) as producer:
+        for _ in range(6_000):
+            producer.produce(topic, b"x" * 2_000)
+            producer.poll(0)
+    kafka.send(topic, [b"the last"])
+    end = source(kafka)._cluster.ends([(topic, 0)])[topic, 0]
+    splits = source(kafka).splits(Reading(topic), position({topic: {0: 0}}), position({topic: {0: end}}), 1)
+    assert splits is not None
+    reader = splits[0].reader
+    slow = {**reader.settings, "fetch.message.max.bytes": 2_500, "batch.num.messages": 1}
+    hasty = ranges.Reader(reader.connection, slow, patience=2.0)
+    found = [row for batch in ranges.RangeSplit(splits[0].ranges, hasty).read() for row in batch.to_pylist()]
+    assert [row["value"] for row in found] == [b"the last"]
+
+
 def impatient(reader: ranges.Reader) -> ranges.Reader:
     return ranges.Reader(reader.connection, reader.settings, reader.fail_on_data_loss, patience=3.0)
 
@@ -342,6 +360,15 @@ def test_shares_cover_every_offset_once_and_name_no_partition_twice() -> None:
             assert own[0][0] == each.begin and own[-1][1] == each.end
             assert all(one[1] == other[0] for one, other in pairwise(own))
     assert shares([], 4) == []
+
+
+def test_whole_shares_cut_no_partition() -> None:
+    wanted = [Range("a", 0, 5, 200_000), Range("a", 1, 0, 3), Range("b", 0, 7, 90_000), Range("b", 1, 0, 4)]
+    for most in (1, 2, 3, 8):
+        found = shares(wanted, most, whole=True)
+        assert len(found) <= most and all(found)
+        assert sorted(map(str, (r for share in found for r in share))) == sorted(map(str, wanted))
+        assert {r for share in found for r in share} == set(wanted)
 
 
 def test_partitions_without_new_messages_are_no_ranges() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from ematix_flow.engine.gateway import spark_home
 from ematix_flow.engine.java import find_java
+from tests.services.process import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -48,13 +49,6 @@ told = {
 stop_session()
 json.dump(told, open("answer.json", "w"))
 """
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from ematix_flow.engine.session import EngineSettings, spark_session
+from ematix_flow.errors import CannotConnect
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -235,3 +240,29 @@ except KeyboardInterrupt:
         process.wait()
     assert (stdout, stderr, process.returncode) == ("", "", 130)
     assert not is_running(json.loads((tmp_path / "answer.json").read_text())["pid"])
+
+
+def test_a_cluster_that_is_not_there_does_not_end_the_session_that_runs(spark: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(CannotConnect):
+        spark_session(EngineSettings.resolve(engine=f"spark://127.0.0.1:{port}", env={}))
+    assert spark.range(3).count() == 3
+
+
+def test_workers_begin_with_arrow_and_without_pandas(spark: Any) -> None:
+    def loaded(batches: Any) -> Any:
+        import sys
+
+        names = ("pyarrow.compute", "ematix_flow.engine.streams.decoding", "pandas")
+        there = [name in sys.modules for name in names]
+        import pyarrow as pa
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"there": [str(there)]})
+
+    spark.sparkContext.environment["EMATIX_TEST_ANEW"] = "1"  # a daemon that no other test has used
+    try:
+        assert spark.range(1).mapInArrow(loaded, "there string").collect()[0].there == "[True, True, False]"
+    finally:
+        del spark.sparkContext.environment["EMATIX_TEST_ANEW"]

@@ -13,7 +13,9 @@ import pytest
 
 from ematix_flow import Target
 from ematix_flow.backends.dead_letters import open_for_stream
+from ematix_flow.engine.streams import incoming
 from ematix_flow.engine.streams.place import place_of
+from ematix_flow.engine.streams.sinks import TableSink
 from ematix_flow.errors import FlowError, TargetFailed, Unsupported
 from ematix_flow.graph.registry import DeclaredStream
 from ematix_flow.observe.stream_metrics import StreamMetrics
@@ -28,7 +30,7 @@ from ematix_flow.spec.connections import (
 from ematix_flow.state.dead_letters import Selection
 from ematix_flow.streaming import Source
 from tests.services.kafka import KafkaServer
-from tests.stream_runs import kafka_connection, load, produce, query, stream, warehouse
+from tests.stream_runs import events_into, kafka_connection, load, produce, query, stream
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -76,13 +78,7 @@ def test_a_letter_that_the_table_refused_is_replayed_once_the_table_takes_it(
 ) -> None:
     query(pg_database, "CREATE TABLE events (id bigint NOT NULL, name varchar(3))")
     produce(kafka, kafka_topic, [{"id": 1, "name": "abc"}, {"id": 2, "name": "too long"}, {"id": 3}])
-    followed = stream(
-        source=kafka_connection(kafka),
-        source_query=kafka_topic,
-        target=warehouse(pg_database),
-        target_table=("public", "events"),
-        transform_on_error="dlq",
-    )
+    followed = events_into(pg_database, kafka, kafka_topic, transform_on_error="dlq")
     assert load(followed).dead_letters == 1
     assert query(pg_database, "SELECT id FROM events ORDER BY id") == [(1,), (3,)]
     with open_for_stream(followed.spec, env=os.environ) as store:
@@ -114,6 +110,24 @@ def test_of_messages_in_a_queue_the_last_of_a_key_is_merged(
         )
     )
     assert rows_in(tmp_path, "SELECT id, name FROM events") == [(1, "v8")]
+
+
+def test_messages_of_a_queue_are_sent_on_in_order(
+    rabbitmq: Any, rabbitmq_queue: str, kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incoming, "ROWS", 0)  # by tasks
+    out = kafka.create_topic("out", 1)
+    rabbitmq.publish(rabbitmq_queue, [json.dumps({"id": n}).encode() for n in range(300)], ids=True)
+    load(
+        stream(
+            source=RabbitMQConnection(name="rabbit", amqp_url=rabbitmq.url()),
+            source_query=rabbitmq_queue,
+            source_options={"prefetch": "50"},  # several segments
+            target=kafka_connection(kafka, "sink"),
+            target_topic=out,
+        )
+    )
+    assert [json.loads(sent.value())["id"] for sent in kafka.consume_all(out)] == list(range(300))
 
 
 def test_a_message_that_cannot_be_read_goes_to_the_dead_letter_exchange_of_its_queue(
@@ -306,47 +320,12 @@ def test_a_kinesis_stream_whose_folder_is_lost_goes_on_where_the_ledger_ends(
     assert rows_in(tmp_path, "SELECT count(*), count(DISTINCT id) FROM events") == [(9, 9)]
 
 
-def test_a_stream_whose_topics_change_goes_on_in_each_where_it_stood(
-    kafka: KafkaServer, pg_database: str
-) -> None:
-    query(pg_database, "CREATE TABLE events (id bigint NOT NULL)")
-    first, second = kafka.create_topic("first", 1), kafka.create_topic("second", 1)
-
-    def loaded(topics: str) -> int:
-        return load(
-            stream(
-                source=kafka_connection(kafka),
-                source_query=topics,
-                target=warehouse(pg_database),
-                target_table=("public", "events"),
-            )
-        ).total_rows
-
-    produce(kafka, first, [{"id": n} for n in range(10)])
-    produce(kafka, second, [{"id": n} for n in range(100, 110)])
-    assert loaded(first) == 10
-    assert loaded(f"{first}, {second}") == 10
-    produce(kafka, first, [{"id": 10}])
-    produce(kafka, second, [{"id": 110}])
-    assert loaded(first) == 1  # the second is no longer asked for: that is no loss
-    assert loaded(second) == 1  # and goes on where it stood, as does the first
-    produce(kafka, first, [{"id": 11}])
-    assert loaded(f"{second},{first}") == 1
-    assert query(pg_database, "SELECT count(*), count(DISTINCT id) FROM events") == [(23, 23)]
-
-
 def test_a_text_that_the_database_refuses_is_put_aside(
     kafka: KafkaServer, kafka_topic: str, pg_database: str
 ) -> None:
     query(pg_database, "CREATE TABLE events (id bigint NOT NULL, page text)")
     produce(kafka, kafka_topic, [{"id": n, "page": "a\x00b" if n == 7 else "a"} for n in range(10)])
-    followed = stream(
-        source=kafka_connection(kafka),
-        source_query=kafka_topic,
-        target=warehouse(pg_database),
-        target_table=("public", "events"),
-        transform_on_error="dlq",
-    )
+    followed = events_into(pg_database, kafka, kafka_topic, transform_on_error="dlq")
     assert load(followed).dead_letters == 1
     assert query(pg_database, "SELECT count(*), count(DISTINCT id) FROM events WHERE id <> 7") == [(9, 9)]
     with open_for_stream(followed.spec, env=os.environ) as store:
@@ -354,17 +333,28 @@ def test_a_text_that_the_database_refuses_is_put_aside(
     assert (letter.stage, letter.position) == ("write", "7")
 
 
+def test_no_row_is_blamed_for_a_database_that_goes_away_while_it_is_looked_for(
+    kafka: KafkaServer, kafka_topic: str, pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query(pg_database, "CREATE TABLE events (id bigint NOT NULL, page text)")
+    produce(kafka, kafka_topic, [{"id": n, "page": "a\x00b" if n == 3 else "a"} for n in range(6)])
+
+    def away(*_: object) -> None:
+        raise TargetFailed("the connection to the target broke")
+
+    followed = events_into(pg_database, kafka, kafka_topic, transform_on_error="drop")
+    with monkeypatch.context() as broken, pytest.raises(TargetFailed, match="broke"):
+        broken.setattr(TableSink, "stage_rows", away)  # where a share is rehearsed
+        load(followed)
+    result = load(followed)
+    assert (result.dropped, result.total_rows) == (1, 5)
+
+
 def test_what_is_left_out_is_counted(kafka: KafkaServer, kafka_topic: str, pg_database: str) -> None:
     query(pg_database, "CREATE TABLE events (id bigint NOT NULL)")
     produce(kafka, kafka_topic, [{"id": 1}, b"{", None, b"", {"id": 2}])
     metrics = StreamMetrics()
-    followed = stream(
-        source=kafka_connection(kafka),
-        source_query=kafka_topic,
-        target=warehouse(pg_database),
-        target_table=("public", "events"),
-        transform_on_error="drop",
-    )
+    followed = events_into(pg_database, kafka, kafka_topic, transform_on_error="drop")
     result = followed.start(once=True, metrics=metrics).wait()
     assert (result.rows_read, result.total_rows, result.dropped, result.empty) == (5, 2, 1, 2)
     counted = {
@@ -377,12 +367,7 @@ def test_what_is_left_out_is_counted(kafka: KafkaServer, kafka_topic: str, pg_da
 def test_a_table_that_is_gone_does_not_begin_in_the_middle(
     kafka: KafkaServer, kafka_topic: str, pg_database: str
 ) -> None:
-    followed = stream(
-        source=kafka_connection(kafka),
-        source_query=kafka_topic,
-        target=warehouse(pg_database),
-        target_table=("public", "events"),
-    )
+    followed = events_into(pg_database, kafka, kafka_topic)
     produce(kafka, kafka_topic, [{"id": 1}])
     load(followed)
     query(pg_database, "DROP TABLE events")

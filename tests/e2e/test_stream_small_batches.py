@@ -14,7 +14,7 @@ from ematix_flow.backends.streams import MESSAGE_DDL
 from ematix_flow.engine.streams import few, incoming
 from ematix_flow.errors import UnreadableMessages
 from tests.services.kafka import KafkaServer
-from tests.stream_runs import kafka_connection, ledger, load, produce, query, stream, warehouse
+from tests.stream_runs import events_into, kafka_connection, ledger, load, produce, query, stream
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -74,13 +74,7 @@ def test_a_table_gets_the_same_whoever_loads_it(
 ) -> None:
     monkeypatch.setattr(incoming, "ROWS", rows)
     query(pg_database, "CREATE TABLE events (id bigint NOT NULL, name varchar(3))")
-    followed = stream(
-        source=kafka_connection(kafka),
-        source_query=kafka_topic,
-        target=warehouse(pg_database),
-        target_table=("public", "events"),
-        transform_on_error="dlq",
-    )
+    followed = events_into(pg_database, kafka, kafka_topic, transform_on_error="dlq")
     produce(kafka, kafka_topic, [{"id": 0, "name": "a"}])
     load(followed)
     produce(kafka, kafka_topic, [{"id": 1, "name": "b"}, b"{not json", {"id": 2, "name": "long"}, {"id": 3}])

@@ -14,13 +14,14 @@ import pytest
 
 from ematix_flow import BigInt, Lookup, ManagedTable, Target, pk
 from ematix_flow.backends.dead_letters import open_for_stream
+from ematix_flow.backends.kafka import ranges
 from ematix_flow.engine.streams import incoming
 from ematix_flow.engine.streams.place import place_of
 from ematix_flow.errors import DeclarationError, GuaranteeRefused, SchemaMismatch, SourceFailed
 from ematix_flow.spec.connections import DuckDBConnection, ObjectStoreLocalConnection, SQLiteConnection
 from ematix_flow.streaming import KafkaToKafkaEosPipeline
 from tests.services.kafka import KafkaServer
-from tests.stream_runs import kafka_connection, ledger, load, produce, query, stream, warehouse
+from tests.stream_runs import events_into, kafka_connection, ledger, load, produce, query, stream, warehouse
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -59,12 +60,7 @@ def test_a_table_of_others_is_loaded_as_it_is(kafka: KafkaServer, kafka_topic: s
 def test_a_second_run_brings_what_is_new_and_nothing_twice(
     kafka: KafkaServer, kafka_topic: str, events: str
 ) -> None:
-    followed = stream(
-        source=kafka_connection(kafka),
-        source_query=kafka_topic,
-        target=warehouse(events),
-        target_table=("public", "events"),
-    )
+    followed = events_into(events, kafka, kafka_topic)
     produce(kafka, kafka_topic, [{"id": n} for n in range(10)])
     assert load(followed).total_rows == 10
     assert load(followed).total_rows == 0
@@ -267,12 +263,7 @@ def test_by_default_a_message_that_cannot_be_read_stops_the_stream_and_is_named(
     kafka: KafkaServer, kafka_topic: str, events: str
 ) -> None:
     produce(kafka, kafka_topic, [{"id": 1}, b"not json", {"id": 2}])
-    followed = stream(
-        source=kafka_connection(kafka),
-        source_query=kafka_topic,
-        target=warehouse(events),
-        target_table=("public", "events"),
-    )
+    followed = events_into(events, kafka, kafka_topic)
     with pytest.raises(SourceFailed, match=rf"{kafka_topic} partition 0 offset 1.*") as raised:
         load(followed)
     assert "dlq" in str(raised.value)
@@ -284,13 +275,7 @@ def test_one_bad_message_does_not_keep_the_others(
     kafka: KafkaServer, kafka_topic: str, events: str, policy: str
 ) -> None:
     produce(kafka, kafka_topic, [{"id": 1}, b"not json", {"id": "x"}, {"name": "no id"}, {"id": 2}])
-    followed = stream(
-        source=kafka_connection(kafka),
-        source_query=kafka_topic,
-        target=warehouse(events),
-        target_table=("public", "events"),
-        transform_on_error=policy,
-    )
+    followed = events_into(events, kafka, kafka_topic, transform_on_error=policy)
     result = load(followed)
     assert query(events, "SELECT id FROM events ORDER BY id") == [(1,), (2,)]
     assert (result.dropped, result.dead_letters) == ((3, 0) if policy == "drop" else (0, 3))
@@ -328,12 +313,7 @@ def test_a_row_that_the_sql_fails_on_is_found_among_the_others(
 def test_without_its_checkpoint_a_stream_goes_on_where_the_ledger_ends(
     kafka: KafkaServer, kafka_topic: str, events: str
 ) -> None:
-    followed = stream(
-        source=kafka_connection(kafka),
-        source_query=kafka_topic,
-        target=warehouse(events),
-        target_table=("public", "events"),
-    )
+    followed = events_into(events, kafka, kafka_topic)
     produce(kafka, kafka_topic, [{"id": n} for n in range(6)])
     load(followed)
     shutil.rmtree(place_of(followed.spec).folder)
@@ -345,12 +325,7 @@ def test_without_its_checkpoint_a_stream_goes_on_where_the_ledger_ends(
 def test_a_batch_that_spark_believes_undone_is_not_loaded_again(
     kafka: KafkaServer, kafka_topic: str, events: str
 ) -> None:
-    followed = stream(
-        source=kafka_connection(kafka),
-        source_query=kafka_topic,
-        target=warehouse(events),
-        target_table=("public", "events"),
-    )
+    followed = events_into(events, kafka, kafka_topic)
     produce(kafka, kafka_topic, [{"id": n} for n in range(6)])
     load(followed)
     commits = place_of(followed.spec).checkpoint("all") / "commits"
@@ -371,12 +346,7 @@ def test_messages_that_retention_took_from_under_the_stream_are_an_error_that_sa
 ) -> None:
     if not in_the_driver:
         monkeypatch.setattr(incoming, "ROWS", 0)
-    followed = stream(
-        source=kafka_connection(kafka),
-        source_query=kafka_topic,
-        target=warehouse(events),
-        target_table=("public", "events"),
-    )
+    followed = events_into(events, kafka, kafka_topic)
     produce(kafka, kafka_topic, [{"id": n} for n in range(4)])
     load(followed)
     produce(kafka, kafka_topic, [{"id": n} for n in range(4, 10)])
@@ -390,15 +360,7 @@ def test_messages_that_retention_took_from_under_the_stream_are_an_error_that_sa
 def test_a_stream_can_begin_at_a_moment(kafka: KafkaServer, kafka_topic: str, events: str) -> None:
     produce(kafka, kafka_topic, [{"id": 1}], timestamp=1_700_000_000_000)
     produce(kafka, kafka_topic, [{"id": 2}], timestamp=1_700_000_060_000)
-    load(
-        stream(
-            source=kafka_connection(kafka),
-            source_query=kafka_topic,
-            target=warehouse(events),
-            target_table=("public", "events"),
-            starting="2023-11-14T22:14:00Z",
-        )
-    )
+    load(events_into(events, kafka, kafka_topic, starting="2023-11-14T22:14:00Z"))
     assert query(events, "SELECT id FROM events") == [(2,)]
 
 
@@ -488,6 +450,25 @@ def test_kafka_to_kafka_exactly_once(kafka: KafkaServer, kafka_topic: str) -> No
     assert all(row["twice"] == 2 * row["id"] for row in sent)
 
 
+def test_messages_of_a_partition_are_sent_on_in_order(
+    kafka: KafkaServer, kafka_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "PIECE", 10)  # a batch for several tasks
+    out = kafka.create_topic("out", 1)
+    followed = stream(
+        source=kafka_connection(kafka),
+        source_query=kafka_topic,
+        target=kafka_connection(kafka, "sink"),
+        target_topic=out,
+        transform_sql="SELECT id, id % 3 AS key FROM source",
+        target_message_key_column="key",
+    )
+    produce(kafka, kafka_topic, [{"id": n} for n in range(200)], partition=0)
+    load(followed)
+    sent = [json.loads(message.value())["id"] for message in kafka.consume_all(out)]
+    assert sent == list(range(200))
+
+
 def test_a_promise_that_cannot_be_kept_is_refused(
     kafka: KafkaServer, kafka_topic: str, tmp_path: Path
 ) -> None:
@@ -512,13 +493,7 @@ def test_a_promise_that_cannot_be_kept_is_refused(
 def test_a_running_stream_takes_new_messages_and_stops_between_two_batches(
     kafka: KafkaServer, kafka_topic: str, events: str
 ) -> None:
-    followed = stream(
-        source=kafka_connection(kafka),
-        source_query=kafka_topic,
-        target=warehouse(events),
-        target_table=("public", "events"),
-        idle_pause_ms=50,
-    )
+    followed = events_into(events, kafka, kafka_topic, idle_pause_ms=50)
     running = followed.start()
     produce(kafka, kafka_topic, [{"id": n} for n in range(5)])
     _until(lambda: query(events, "SELECT count(*) FROM events") == [(5,)], running)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import socket
@@ -85,9 +86,23 @@ def may_run(program: Path, account: Account | None) -> bool:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nobody has, outside those the system gives to clients: a server that is down keeps its own."""
+    for _ in range(1_000):
+        port = 10_000 + secrets.randbelow(_first_of_clients() - 10_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise ServiceUnavailable("no port is free for a server")
+
+
+def _first_of_clients() -> int:
+    try:
+        return max(int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]), 20_000)
+    except FileNotFoundError:  # no Linux: the range that IANA names
+        return 49_152
 
 
 class ServerProcess:

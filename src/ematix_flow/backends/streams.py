@@ -61,6 +61,17 @@ def message_schema() -> pa.Schema:
     )
 
 
+def taken(batches: Iterable[pa.RecordBatch], most: int) -> list[pa.RecordBatch] | None:
+    """Everything, when it is no more than so many bytes; else None, with little more than that held."""
+    found, size = [], 0
+    for batch in batches:
+        size += batch.nbytes
+        if size > most:
+            return None
+        found.append(batch)
+    return found
+
+
 @dataclass(frozen=True)
 class Reading:
     """How a stream follows its source: from where, and how much at once.
@@ -79,6 +90,7 @@ class Reading:
     options: Mapping[str, str] = field(default_factory=dict)
     files: FileOptions = field(default_factory=FileOptions)
     pipeline: str = ""
+    begun: bool = False  # a checkpoint says where it goes on
 
     def __post_init__(self) -> None:
         require_zone(self.starting)
@@ -166,6 +178,10 @@ class StreamSource(ABC):
         """All targets hold everything up to this position: tell whoever watches the lag."""
         return
 
+    def close(self) -> None:
+        """Let go of what was opened; the next question opens it again."""
+        return
+
     def failure(self, reading: Reading, said: str) -> FlowError | None:
         """The error of ours for what Spark says of a query over this source; None when it says no more."""
         return None
@@ -196,10 +212,13 @@ class SparkStream(StreamSource):
         """How many messages lie between two positions at most; None when that is not known."""
         return None
 
-    def splits(self, reading: Reading, before: str, after: str, most: int) -> Sequence[Split] | None:
+    def splits(
+        self, reading: Reading, before: str, after: str, most: int, *, whole: bool = False
+    ) -> Sequence[Split] | None:
         """The messages between two positions for our own tasks, at most so many; None when Spark is to read.
 
-        They are those that Spark's frame would hold, in batches of `message_schema`.
+        They are those that Spark's frame would hold, in batches of `message_schema`. With ``whole`` all of a
+        partition is in one of them, in order.
         """
         return None
 

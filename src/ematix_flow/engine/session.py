@@ -83,9 +83,9 @@ def spark_session(settings: EngineSettings, *, jar_groups: Sequence[str] = ()) -
                     return _running.session
                 groups |= _running.groups
             _refuse_while_busy(_running, groups)
+        require_reachable(settings.master)  # before the one that runs is ended for it
         running, _running = _running, None
         _end(running, train=False)
-        require_reachable(settings.master)
         _running = _connect(settings, groups) if settings.is_connect else _start(settings, groups)
         return _running.session
 

@@ -1,7 +1,7 @@
 """Where Spark forks its Python workers from on one machine: with what every task needs in memory already.
 
-Spark runs this in place of ``pyspark.daemon``. Imported once here, Arrow and what it drags along cost no
-worker its first second or two.
+Spark runs this in place of ``pyspark.daemon``. Imported once here, Arrow costs no worker its first second.
+Pandas is not among it, which Arrow imports at the first list that becomes an array: a load has none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import importlib
 NEEDED = (
     "pyarrow.compute",
     "pyarrow.json",
-    "pandas",  # by Arrow, at the first list that becomes an array
     "pyspark.sql.pandas.serializers",
     "ematix_flow.engine.streams.decoding",
     "ematix_flow.backends.payloads.codecs",
@@ -22,7 +21,7 @@ NEEDED = (
 
 def main() -> None:
     for name in NEEDED:
-        with contextlib.suppress(ImportError):  # an extra that is not installed, and is not used then
+        with contextlib.suppress(Exception):  # who needs what cannot be imported will say so
             importlib.import_module(name)
     from pyspark.daemon import manager
 

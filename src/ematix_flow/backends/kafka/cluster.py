@@ -64,6 +64,15 @@ class Cluster:
                     raise not_usable(self.connection, error) from error
             return self._client
 
+    def close(self) -> None:
+        """Let go of the clients; the next question opens new ones."""
+        with self._asked:
+            members, self._members = self._members, {}
+            for member in members.values():
+                member.close()
+        with self._lock:
+            self._client = None
+
     def metadata(self) -> ClusterMetadata:
         """Brokers and topics. CannotConnect, soon, when every broker is known to be away."""
         admin, deadline = self.admin, time.monotonic() + self._seconds

@@ -62,6 +62,12 @@ class StreamGroup:
                 if done.error is not None:
                     raise KafkaException(done.error)
 
+    def close(self) -> None:
+        with self._lock:
+            if self._committing is not None:
+                self._committing.close()
+                self._committing = None
+
     def _offsets(self, partitions: list[Partition]) -> dict[Partition, int]:
         shared = self._there(self._shared, partitions)
         if not self.pipeline:

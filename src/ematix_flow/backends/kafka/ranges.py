@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from ematix_flow.backends.kafka.cluster import Partition
 from ematix_flow.backends.kafka.failures import Told, cannot_connect, not_usable, refused
 from ematix_flow.backends.kafka.positions import data_lost
 from ematix_flow.backends.streams import message_schema
-from ematix_flow.errors import FlowError, SourceFailed
+from ematix_flow.errors import CannotConnect, SourceFailed
 from ematix_flow.spec.connections.brokers import KafkaConnection
 
 if TYPE_CHECKING:
@@ -92,8 +92,13 @@ def between(before: Mapping[Partition, int], after: Mapping[Partition, int], *, 
     return [each for each in found if each.begin < each.end]
 
 
-def shares(ranges: Sequence[Range], most: int) -> list[tuple[Range, ...]]:
-    """The ranges in at most ``most`` shares of about one size, none of which names a partition twice."""
+def shares(ranges: Sequence[Range], most: int, *, whole: bool = False) -> list[tuple[Range, ...]]:
+    """The ranges in at most ``most`` shares of about one size, none of which names a partition twice.
+
+    ``whole``: no partition is cut, so that who sends on what it reads keeps the order of a key.
+    """
+    if whole:
+        return _whole(ranges, most)
     total = sum(each.end - each.begin for each in ranges)
     count = max(1, min(most, max(math.ceil(total / PIECE), len(ranges))))
     size = math.ceil(total / count)
@@ -110,6 +115,14 @@ def shares(ranges: Sequence[Range], most: int) -> list[tuple[Range, ...]]:
                 out.append(tuple(share))
                 share, room = [], size
     return [*out, tuple(share)] if share else out
+
+
+def _whole(ranges: Sequence[Range], most: int) -> list[tuple[Range, ...]]:
+    """The largest first, each to the share that has least."""
+    out: list[list[Range]] = [[] for _ in range(min(most, len(ranges)))]
+    for each in sorted(ranges, key=lambda each: each.begin - each.end):
+        min(out, key=lambda share: sum(r.end - r.begin for r in share)).append(each)
+    return [tuple(share) for share in out]
 
 
 @dataclass(frozen=True, repr=False)
@@ -155,13 +168,17 @@ class OpenReader:
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
             "error_cb": self._told,
+            "stats_cb": self._note_fetched,
+            "statistics.interval.ms": 1_000,
         }
+        self._next: dict[str, int] = {}  # by partition, what is fetched next; also over aborted messages
+        self._seen: dict[str, int] = {}
         try:
             self._consumer = Consumer(settings)
         except (KafkaException, ValueError, TypeError) as error:
             raise not_usable(how.connection, error) from error
 
-    def read(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+    def read(self, ranges: Iterable[Range]) -> Generator[pa.RecordBatch, None, None]:
         """Their messages, those of a partition in order; no partition is named twice.
 
         DataLost when some are gone, unless the reader takes what is there; CannotConnect or SourceFailed
@@ -191,7 +208,7 @@ class OpenReader:
                         place.at, place.doubted = offset + 1, None
                     if offset + 1 >= place.range.end:
                         self._leave(place, left)
-                if len(waiting) > before:
+                if len(waiting) > before or self._fetched_more():
                     heard = time.monotonic()
                 else:
                     self._be_patient(left, time.monotonic() - heard)
@@ -208,6 +225,20 @@ class OpenReader:
     def close(self) -> None:
         with suppress(RuntimeError):  # it is closed already
             self._consumer.close()
+
+    def _note_fetched(self, statistics: str) -> None:
+        topics = json.loads(statistics).get("topics", {})
+        self._next = {
+            f"{name}/{number}": place["next_offset"]
+            for name, topic in topics.items()
+            for number, place in topic.get("partitions", {}).items()
+            if place.get("next_offset", -1) >= 0
+        }
+
+    def _fetched_more(self) -> bool:
+        """Whether something came since the last question, be it none of the messages that count."""
+        seen, self._seen = self._seen, self._next
+        return any(offset > seen.get(place, offset) for place, offset in self._next.items())
 
     def _poll(self) -> list[KafkaMessage]:
         """What is fetched already, waiting for the first only: no more than what is queued comes at once."""
@@ -265,8 +296,9 @@ class OpenReader:
                     self._leave(place, left)
                     continue
                 place.at, place.doubted = first, None
-            elif old:
+            elif old and not place.stuck:
                 place.doubted = time.monotonic()
+                continue  # all of it is there: a stretch of aborted messages may be long
             else:
                 time.sleep(_AGAIN_SECONDS)
             place.stuck = False
@@ -302,7 +334,7 @@ class OpenReader:
         if refuses or self._told.nobody_answers or not self._answers():
             raise cannot_connect(how.connection, self._told, how.patience)
         place = next(iter(left.values()))
-        raise SourceFailed(
+        raise CannotConnect(
             f"Kafka sends nothing of {place.range} at offset {place.at} for {how.patience:g} seconds",
             next_step="check that its leader is there (kafka-topics --describe), and run it again",
         )
@@ -369,19 +401,3 @@ def header_text(pairs: Any) -> str | None:
         texts.pop(name, None)
         texts[name] = None if value is None else value.decode("utf-8", "replace")
     return json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
-
-
-def take(reader: OpenReader, ranges: Sequence[Range], most: int) -> list[pa.RecordBatch] | None:
-    """Everything, when it is no more than so many bytes; else None, with no more than that held."""
-    taken, size = [], 0
-    reading = reader.read(ranges)
-    try:
-        for batch in reading:
-            size += batch.nbytes
-            if size > most:
-                return None
-            taken.append(batch)
-    finally:
-        with suppress(FlowError):
-            reading.close()  # type: ignore[attr-defined]
-    return taken

@@ -136,7 +136,7 @@ def portable(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The same for another machine: certificates and key as text, in place of this one's paths."""
     carried = dict(settings)
     for name, text in _PEM_TEXTS.items():
-        if name in carried:
+        if name in carried and Path(carried[name]).is_file():  # and not a folder, or the word "probe"
             carried[text] = Path(carried.pop(name)).read_text()
     return carried
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
@@ -23,7 +24,6 @@ from ematix_flow.backends.kafka.ranges import (
     Reader,
     between,
     shares,
-    take,
 )
 from ematix_flow.backends.kafka.settings import (
     carried_over,
@@ -32,7 +32,7 @@ from ematix_flow.backends.kafka.settings import (
     portable,
     spark_options,
 )
-from ematix_flow.backends.streams import Reading, SparkStream
+from ematix_flow.backends.streams import Reading, SparkStream, taken
 from ematix_flow.errors import ConfigError, FlowError
 
 if TYPE_CHECKING:
@@ -82,7 +82,9 @@ class KafkaSource(SparkStream):
 
     def frame(self, spark: SparkSession, reading: Reading) -> DataFrame:
         options = self._options(reading)
-        options["startingOffsets"] = starting(self._cluster, reading, self._group_of(reading))
+        # a query that goes on by its checkpoint begins there, and where its group stands is no concern
+        begins = "earliest" if reading.begun else starting(self._cluster, reading, self._group_of(reading))
+        options["startingOffsets"] = begins
         options["failOnDataLoss"] = str(reading.fail_on_data_loss).lower()
         if reading.max_rows is not None:
             options["maxOffsetsPerTrigger"] = str(reading.max_rows)
@@ -92,9 +94,13 @@ class KafkaSource(SparkStream):
         """Not when a topic was taken out, or was read before and is back: Spark knows neither."""
         known = {topic for topic, _ in parse(planned)}
         before = {topic for topic, _ in parse(remembered)} if remembered is not None else set()
-        return all(is_asked(reading, topic) for topic in known) and not any(
-            is_asked(reading, topic) for topic in before - known
-        )
+        if not all(is_asked(reading, topic) for topic in known):
+            return False
+        if any(is_asked(reading, topic) for topic in before - known):
+            return False
+        found = Topics(reading.query).found(self._cluster)
+        new = [(topic, number) for topic in found if topic not in known for number in found[topic]]
+        return not new or not self._group_of(reading).offsets(new)
 
     def left_out(self, position: str, reading: Reading) -> str | None:
         left = {place: offset for place, offset in parse(position).items() if not is_asked(reading, place[0])}
@@ -107,11 +113,13 @@ class KafkaSource(SparkStream):
         began, ended = parse(before), parse(after)
         return sum(max(0, ended[each] - began.get(each, 0)) for each in ended)
 
-    def splits(self, reading: Reading, before: str, after: str, most: int) -> Sequence[RangeSplit] | None:
+    def splits(
+        self, reading: Reading, before: str, after: str, most: int, *, whole: bool = False
+    ) -> Sequence[RangeSplit] | None:
         reader, ranges = self._reader(reading), self._ranges(reading, before, after)
         if reader is None or ranges is None:
             return None
-        return [RangeSplit(share, reader) for share in shares(ranges, most)]
+        return [RangeSplit(share, reader) for share in shares(ranges, most, whole=whole)]
 
     def few(self, reading: Reading, before: str, after: str, most: int) -> list[pa.RecordBatch] | None:
         reader, ranges = self._reader(reading), self._ranges(reading, before, after)
@@ -124,12 +132,13 @@ class KafkaSource(SparkStream):
                 opened = None
             opened = opened or reader.open()
             try:
-                taken = take(opened, ranges, most)
+                with closing(opened.read(ranges)) as batches:
+                    found = taken(batches, most)
             except BaseException:
                 opened.close()
                 raise
             self._opened = opened
-        return taken
+        return found
 
     def _ranges(self, reading: Reading, before: str, after: str) -> list[Range] | None:
         began, ended = parse(before), parse(after)
@@ -166,6 +175,14 @@ class KafkaSource(SparkStream):
         except (FlowError, KafkaException) as error:
             said = not_committed(error.args[0]) if isinstance(error, KafkaException) else str(error)
             _log.warning("the progress of group %r was not committed to Kafka: %s", self._group.name, said)
+
+    def close(self) -> None:
+        with self._reading:
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                opened.close()
+        self._group.close()
+        self._cluster.close()
 
     def failure(self, reading: Reading, said: str) -> FlowError | None:
         return lost_data(said)

@@ -166,7 +166,7 @@ class _Transaction:
 
     def open(self) -> None:
         self._opened = None
-        self._producer.begin_transaction()
+        self.step("begin", lambda _: self._producer.begin_transaction())
 
     def timed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -80,10 +80,11 @@ def bulk_for_staging(address: Address) -> Iterator[Bulk]:
     It takes longer to read than a small batch takes to write. No connection is kept.
     """
     conninfo = address.conninfo()
-    with _lock:
-        database = _known.get(conninfo)
-        if database is None:
-            database = _known[conninfo] = _opened(address, conninfo)
+    database = _known.get(conninfo)
+    if database is None:
+        opened = _opened(address, conninfo)
+        with _lock:
+            database = _known.setdefault(conninfo, opened)
             if len(_known) > _MOST_KNOWN:
                 _known.pop(next(iter(_known)))
     yield from _connected(address, database)

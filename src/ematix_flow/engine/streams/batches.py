@@ -31,6 +31,7 @@ from ematix_flow.engine.streams.decoding import (
 )
 from ematix_flow.engine.streams.few import Messages
 from ematix_flow.engine.streams.incoming import Incoming
+from ematix_flow.engine.streams.isolating import is_of_rows, isolate
 from ematix_flow.engine.streams.sinks import BatchName, Sink, TableSink
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed
 from ematix_flow.plan.stream_abilities import VIEW
@@ -156,7 +157,7 @@ class BatchLoader:
                             return incoming, self._stage_directly(batch, taken), True
                     return incoming, self._stage_all(batch, incoming), tables
             except FlowError as error:
-                if self.spec.on_error == "fail" or not _is_of_rows(error):
+                if self.spec.on_error == "fail" or not is_of_rows(error):
                     raise
                 incoming = self._without_unloadable(batch, incoming, report, error)
                 return incoming, self._stage_all(batch, incoming), tables
@@ -253,8 +254,6 @@ class BatchLoader:
         self, batch: BatchName, incoming: Incoming, report: BatchReport, error: FlowError
     ) -> Incoming:
         """Find the rows that the SQL or a target refuses, put them aside, and go on without them."""
-        from ematix_flow.engine.streams.isolating import isolate
-
         if self.decoders is None:
             raise error
         self.note(f"batch {batch.number} holds what cannot be loaded, looking for it: {error.what}")
@@ -323,25 +322,6 @@ def last_of_each_key(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 def _last_wins(sink: Sink) -> bool:
     return sink.plan.target.mode == "merge"
-
-
-def _is_of_rows(error: FlowError) -> bool:
-    """Whether single rows are to blame: a server that is away is not their fault."""
-    from ematix_flow.errors import (
-        CannotConnect,
-        DataLost,
-        EngineError,
-        JavaNotFound,
-        PlanError,
-        SparkFailed,
-        TargetFailed,
-    )
-
-    if isinstance(error, RowRejected):
-        return True
-    if isinstance(error, CannotConnect | DataLost | PlanError | TargetFailed | JavaNotFound):
-        return False
-    return isinstance(error, SparkFailed | SourceFailed) or not isinstance(error, EngineError)
 
 
 def _counting(frame: DataFrame, reason: str | None = None) -> tuple[DataFrame, Seen]:

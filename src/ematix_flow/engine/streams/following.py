@@ -17,10 +17,11 @@ from ematix_flow.backends.streams import (
     ReceivedFiles,
     SparkStream,
     StreamSource,
+    taken,
 )
 from ematix_flow.engine.streams.checkpoint import Checkpoint, least
 from ematix_flow.engine.streams.incoming import Incoming, most_tasks, read_by_us
-from ematix_flow.engine.streams.segments import DDL, rows_of, segment_splits, take
+from ematix_flow.engine.streams.segments import DDL, all_segments, rows_of, segment_splits
 from ematix_flow.engine.streams.spooled import segment_range, spool_frame
 from ematix_flow.spec.tables import ColumnSpec
 
@@ -85,7 +86,8 @@ class SharedPositions:
         """Where a query stands that goes on."""
         done = checkpoint.last_committed()
         if done is not None:
-            self._reached[share] = checkpoint.positions(done)[place]
+            found = checkpoint.positions(done)
+            self._reached[share] = found[place] if place < len(found) else None
 
     def reached(self, share: int, position: str) -> None:
         with self._lock:
@@ -99,12 +101,21 @@ class FollowedBySpark(Followed):
     """Kafka and Delta: Spark knows the positions."""
 
     def __init__(
-        self, shared: SharedPositions, share: int, reading: Reading, left: str | None = None
+        self,
+        shared: SharedPositions,
+        share: int,
+        reading: Reading,
+        *,
+        left: str | None = None,
+        in_order: bool = False,
     ) -> None:
-        """``left`` are positions of what is not asked for now, remembered along with each new one."""
+        """``left`` are positions of what is not asked for now, remembered along with each new one.
+
+        ``in_order``: messages are sent on, and those of a partition stay in order.
+        """
         assert isinstance(shared.source, SparkStream)
         self.shared, self.share, self.source, self.reading = shared, share, shared.source, reading
-        self.left = left
+        self.left, self.in_order = left, in_order
         self.rows_are_columns = self.source.kind_of_rows == "columns"
 
     def frame(self, spark: SparkSession) -> DataFrame:
@@ -115,7 +126,7 @@ class FollowedBySpark(Followed):
         if before is None or after is None:
             return Incoming(frame, expected)
         source, reading, spark = self.source, self.reading, frame.sparkSession
-        splits = source.splits(reading, before, after, most_tasks(spark))
+        splits = source.splits(reading, before, after, most_tasks(spark), whole=self.in_order)
         if splits is None:
             return Incoming(frame, expected)
         return read_by_us(spark, splits, expected, lambda most: source.few(reading, before, after, most))
@@ -194,8 +205,16 @@ class SharedSpool:
         if done:
             self.spool.settle(done, self._refused(done) if self._refused is not None else ())
 
-    def share(self, number: int, columns: tuple[ColumnSpec, ...] | None, checkpoint: Checkpoint) -> Followed:
-        return _SpoolShare(self, number, columns, checkpoint)
+    def share(
+        self,
+        number: int,
+        columns: tuple[ColumnSpec, ...] | None,
+        checkpoint: Checkpoint,
+        *,
+        in_order: bool = False,
+    ) -> Followed:
+        """``in_order``: messages are sent on, and stay in the order in which they came."""
+        return _SpoolShare(self, number, columns, checkpoint, in_order)
 
     def close(self) -> None:
         self.spool.close()
@@ -210,8 +229,10 @@ class _SpoolShare(Followed):
         number: int,
         columns: tuple[ColumnSpec, ...] | None,
         checkpoint: Checkpoint,
+        in_order: bool,
     ) -> None:
         self.shared, self.number, self.columns, self.checkpoint = shared, number, columns, checkpoint
+        self.in_order = in_order
         self.rows_are_columns = shared.source.kind_of_rows == "columns"
 
     def frame(self, spark: SparkSession) -> DataFrame:
@@ -223,11 +244,12 @@ class _SpoolShare(Followed):
             return None
         spark = frame.sparkSession
         if not self.rows_are_columns:
-            splits = segment_splits(paths, most_tasks(spark))
-            return read_by_us(spark, splits, rows_of(paths), lambda most: take(paths, most), DDL)
+            whole = all_segments(paths)
+            splits = [whole] if self.in_order else segment_splits(paths, most_tasks(spark))
+            return read_by_us(spark, splits, rows_of(paths), lambda most: taken(whole.read(), most), DDL)
         source = self.shared.source
         assert isinstance(source, ReceivedFiles)
-        named = [value.decode() for split in segment_splits(paths, 1) for value in split.values()]
+        named = [value.decode() for value in all_segments(paths).values()]
         return Incoming(source.rows(spark, named, self.shared.reading, self.columns))
 
     def committed(self, before: str | None, after: str) -> None:

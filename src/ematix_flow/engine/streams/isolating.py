@@ -48,6 +48,8 @@ def isolate(
         held = share.limit(2).collect()
         if not held:
             continue
+        if len(held) == 1 and _passes_now(attempt, share.drop(_HASH)):
+            continue  # what had failed was something else, which is over
         if len(held) == 1 or depth >= _BITS:
             bad_hashes += [row[_HASH] for row in held]
             found += [_unloadable(row.asDict(), reason) for row in held]
@@ -63,7 +65,7 @@ def isolate(
             try:
                 attempt(hashed.where(F.pmod(F.col(_HASH), F.lit(1 << (depth + 1))) == half).drop(_HASH))
             except errors.FlowError as failure:
-                if isinstance(failure, errors.CannotConnect):
+                if not is_of_rows(failure):
                     raise
                 shares.append((half, depth + 1, failure))
                 blamed = True
@@ -71,6 +73,33 @@ def isolate(
             raise error  # only together they fail: no single message is to blame
     rest = hashed.where(~F.col(_HASH).isin(bad_hashes)).drop(_HASH)
     return found, rest
+
+
+def _passes_now(attempt: Callable[[DataFrame], None], share: DataFrame) -> bool:
+    try:
+        attempt(share)
+    except errors.FlowError as failure:
+        if not is_of_rows(failure):
+            raise
+        return False
+    return True
+
+
+def is_of_rows(error: errors.FlowError) -> bool:
+    """Whether single rows are to blame: a server that is away is not their fault."""
+    others = (
+        errors.CannotConnect,
+        errors.DataLost,
+        errors.PlanError,
+        errors.TargetFailed,
+        errors.JavaNotFound,
+    )
+    if isinstance(error, errors.RowRejected):
+        return True
+    if isinstance(error, others):
+        return False
+    known = isinstance(error, errors.SparkFailed | errors.SourceFailed)
+    return known or not isinstance(error, errors.EngineError)
 
 
 def _unloadable(row: dict[str, object], reason: errors.FlowError) -> Unloadable:

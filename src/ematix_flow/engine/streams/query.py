@@ -118,6 +118,11 @@ class StreamQuery:
         if problem is not None and not self._is_ending:
             raise self._translate(problem) from problem
 
+    def close(self) -> None:
+        """Let the targets go of what they keep open."""
+        for sink in self._loader.sinks if self._loader is not None else ():
+            sink.close()
+
     @property
     def _is_ending(self) -> bool:
         return self._stopping.is_set() or self._ending.is_set()

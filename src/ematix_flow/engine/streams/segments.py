@@ -48,23 +48,15 @@ def segment_splits(paths: Sequence[Path], most: int) -> list[SegmentSplit]:
     return [SegmentSplit(tuple(map(str, share))) for share in shares]
 
 
+def all_segments(paths: Sequence[Path]) -> SegmentSplit:
+    """One after the other, in the order in which they came."""
+    return SegmentSplit(tuple(map(str, paths)))
+
+
 def rows_of(paths: Sequence[Path]) -> int:
     import pyarrow.parquet as pq
 
     return sum(int(pq.read_metadata(path).num_rows) for path in paths)
-
-
-def take(paths: Sequence[Path], most: int) -> list[pa.RecordBatch] | None:
-    """Everything, when it is no more than so many bytes; None else."""
-    taken: list[pa.RecordBatch] = []
-    size = 0
-    for path in paths:
-        for batch in _batches(path):
-            size += batch.nbytes
-            if size > most:
-                return None
-            taken.append(batch)
-    return taken
 
 
 def _batches(path: Path) -> Iterator[pa.RecordBatch]:

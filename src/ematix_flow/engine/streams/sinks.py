@@ -10,6 +10,7 @@ import datetime as dt
 import json
 import logging
 import os
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
+_KEPT_SECONDS = 3_600.0  # brokers forget who is silent for long
 _TIDY_AFTER = 1_000  # batches, between two looks at the ledger
 _KEPT = dt.timedelta(days=7)  # what a ledger remembers of a stream
 
@@ -86,6 +88,10 @@ class Sink(ABC):
 
     def discard(self) -> None:
         """Throw away what is staged."""
+        return
+
+    def close(self) -> None:
+        """Let go of what is kept open between two batches."""
         return
 
 
@@ -185,6 +191,7 @@ class MessageSink(Sink):
         self.plan, self.target, self.sender, self.encoder, self.once = plan, target, sender, encoder, once
         self._rows: DataFrame | Messages | None = None
         self._kept: Sender | None = None  # of this process, while batches are small
+        self._used = 0.0
 
     def stage_rows(self, batch: BatchName, rows: DataFrame) -> None:
         self._rows = rows
@@ -201,7 +208,8 @@ class MessageSink(Sink):
         assert self._rows is not None
         token = Token(batch.pipeline, self.label, batch.key, batch.position) if self.once else None
         rows, self._rows = self._rows, None
-        sender, self._kept = self._kept, None
+        idle = time.monotonic() - self._used
+        sender, self._kept = self._kept if idle < _KEPT_SECONDS else None, None
         if isinstance(rows, Sequence):
             sender = sender or self.sender.kept()
         else:
@@ -214,11 +222,14 @@ class MessageSink(Sink):
                 raise tasks.error_of(answer)
             sent, read = sent + answer["sent"], read + answer["rows"]
         if sender is not self.sender:
-            self._kept = sender
+            self._kept, self._used = sender, time.monotonic()
         faults.point("stream.sent")
         return Applied(
             rows_in=read, rows_inserted=sent, duplicate=token is not None and read > 0 and sent == 0
         )
+
+    def close(self) -> None:
+        self._kept = None
 
 
 @contextmanager

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _log = logging.getLogger(__name__)
-_GOOD_SECONDS = 60.0  # a part that ran so long did not fail at once
-_QUIET_SECONDS = 15.0  # a batch that waits is begun sooner
 
 
 class Stream:
@@ -163,6 +161,8 @@ class Stream:
         groups = self._groups()
         with ExitStack() as leaving:
             leaving.callback(self.lookups.stop)
+            for source in self.sources:
+                leaving.callback(source.close)
             plan = self._plan(with_targets=len(groups) == 1)
             if self.spec.lookups:
                 self.lookups.start()
