@@ -45,6 +45,31 @@ EngineOption = Annotated[
         help="Where Spark runs: auto, local, local[N], spark://…, k8s://…, yarn or sc://…",
     ),
 ]
+AlerterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--alerter",
+        metavar="URL",
+        help="Who is told of failures; may be given several times. Without it: EMATIX_FLOW_ALERTERS, "
+        "then [alerts] urls in .ematix-flow.toml.",
+    ),
+]
+MetricsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="URL",
+        help="Where runs are counted. Without it: EMATIX_FLOW_METRICS, then [metrics] url.",
+    ),
+]
+TracesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--traces",
+        metavar="URL",
+        help="Where spans of runs and stages go. Without it: EMATIX_FLOW_TRACES, then [traces] url.",
+    ),
+]
 AllOption = Annotated[bool, typer.Option("--all", help="Every pipeline of the module.")]
 NamesArgument = Annotated[
     list[str] | None,

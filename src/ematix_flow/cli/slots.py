@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ematix_flow.graph.registry import Registry
     from ematix_flow.observe.listener import Listener
+    from ematix_flow.observe.settings import Observability
     from ematix_flow.schedule.run_due import Runner
 
 
@@ -32,6 +33,7 @@ def slot_runner(
     listener: Listener | None,
     lease_seconds: float,
     trigger: str,
+    observability: Observability | None = None,
 ) -> Iterator[Runner]:
     """Runs slots of these pipelines, and records each run."""
     from ematix_flow.backends.run_logs import open_slots
@@ -39,7 +41,9 @@ def slot_runner(
     from ematix_flow.schedule.run_due import Runner, new_holder
 
     store = open_slots(slots_url(run_log), env=os.environ)
-    with run_context(run_log=run_log, engine=engine, listener=listener, trigger=trigger) as context:
+    with run_context(
+        run_log=run_log, engine=engine, listener=listener, trigger=trigger, observability=observability
+    ) as context:
         yield Runner(
             registry,
             store,

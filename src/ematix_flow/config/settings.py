@@ -25,3 +25,12 @@ def text_setting(table: str, key: str, cwd: Path | None = None) -> str | None:
     if value is None or isinstance(value, str):
         return value
     raise ConfigError(f"[{table}] {key} in {PROJECT_FILE} is not text: {value!r}")
+
+
+def list_setting(table: str, key: str, cwd: Path | None = None) -> tuple[str, ...]:
+    """Several texts of those settings, as ``[alerts] urls``; empty when it is not there."""
+    found: Any = project_settings(cwd).get(table, {})
+    value = found.get(key, []) if isinstance(found, dict) else found
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return tuple(value)
+    raise ConfigError(f"[{table}] {key} in {PROJECT_FILE} is not a list of texts")

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ematix_flow.engine.execute import ALREADY_APPLIED, execute_target
 from ematix_flow.engine.failures import translate
@@ -38,6 +39,7 @@ from ematix_flow.errors import (
 )
 from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.observe.listener import Listener
+from ematix_flow.observe.observer import Ending, Observers, StageTeller
 from ematix_flow.plan.build import build_plan
 from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.world import StartSpark, World
@@ -45,7 +47,7 @@ from ematix_flow.schedule.batches import Batch, choose_batch
 from ematix_flow.schedule.post import run_post_transforms
 from ematix_flow.schedule.settle import committed_targets, settle_interrupted
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.records import RunRecord
+from ematix_flow.state.records import RunRecord, RunStatus, utc_now
 from ematix_flow.state.runlog import RunLog
 
 # errors that the next attempt would meet again: waiting does not help
@@ -66,13 +68,18 @@ _BEFORE_COMMIT = (SourceFailed, RowRejected, ShrinkRefused, EngineError)
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a run needs from outside: the engine, where to record, who watches, why it runs."""
+    """What a run needs from outside: the engine, where to record, who watches, why it runs.
+
+    A run for a ``slot`` is one attempt, the ``attempt``-th: whoever keeps the slot tries again.
+    """
 
     run_log: RunLog
     spark: StartSpark
     listener: Listener = field(default_factory=Listener)
     trigger: str = "sync"
     slot: dt.datetime | None = None
+    attempt: int = 1
+    observers: Observers = field(default_factory=Observers)
     sleep: Callable[[float], None] = time.sleep
 
 
@@ -91,13 +98,13 @@ def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
     """Run it, trying again as its retry policy says. Raises the last error when all attempts failed."""
     policy = declared.spec.retry
     batch = f"slot:{context.slot.isoformat()}" if context.slot else f"run:{uuid.uuid4()}"
-    attempt = _Attempt(batch, 1)
+    attempt = _Attempt(batch, context.attempt)
     while True:
         try:
             return _attempt(declared, context, attempt)
         except FlowError as error:
             number = attempt.number
-            if isinstance(error, _FINAL) or number >= policy.max_attempts:
+            if context.slot is not None or not _tried_again(declared.spec, context, number, error):
                 raise
             delay = policy.delay(number)
             context.listener.note(
@@ -105,6 +112,13 @@ def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
             )
             context.sleep(delay)
             attempt = _Attempt(batch, number + 1, (*attempt.earlier, str(attempt.run_id)))
+
+
+def _tried_again(spec: PipelineSpec, context: RunContext, number: int, error: object) -> bool:
+    """Whether another attempt follows. A slot's next comes later, when what is wrong may be mended."""
+    if number >= spec.retry.max_attempts:
+        return False
+    return isinstance(error, FlowError) and (context.slot is not None or not isinstance(error, _FINAL))
 
 
 def plan_pipeline(declared: DeclaredPipeline, spark: StartSpark) -> Plan:
@@ -118,41 +132,64 @@ def open_world(spark: StartSpark) -> World:
 
 
 def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt) -> RunResult:
-    spec, run_id = declared.spec, attempt.run_id
+    spec = declared.spec
     before = sys.exc_info()[1]  # a caller may be at work on an error of its own
-    context.run_log.start(_record(spec, context, attempt))
+    recorded = _Recorded(spec, context, _record(spec, context, attempt))
     try:
-        result, batch = _locked_run(declared, context, attempt)
+        result, batch = _locked_run(declared, recorded.watched(), attempt)
     except KeyboardInterrupt:
-        raise _cancelled(spec, context, run_id) from None
+        raise _cancelled(spec, context, recorded) from None
     except PipelineLocked as error:
-        context.run_log.finish(str(run_id), "skipped", error=error)
+        recorded.finish("skipped", error)
         raise error.at(spec.where) from None
     except Exception as error:
         if was_interrupted(error, before):
-            raise _cancelled(spec, context, run_id) from None
+            raise _cancelled(spec, context, recorded) from None
         if isinstance(error, FlowError):
             error.at(spec.where)
             if error.state is None and isinstance(error, _BEFORE_COMMIT):
                 error.state = "the target is as before"
-        context.run_log.finish(str(run_id), "failed", error=error)
+        recorded.finish("failed", error)
         raise
     failure = _failure(spec, result, batch)
-    _finish(context.run_log, run_id, result, failure)
+    recorded.finish(result.status, failure, result)
     if failure is not None and not spec.continue_on_target_failure:
         raise failure
     return replace(result, failure=failure)
 
 
-def _cancelled(spec: PipelineSpec, context: RunContext, run_id: uuid.UUID) -> Interrupted:
+class _Recorded:
+    """An attempt in the run log, and before the observers."""
+
+    def __init__(self, spec: PipelineSpec, context: RunContext, record: RunRecord) -> None:
+        self.record, self._spec, self._context = record, spec, context
+        context.run_log.start(record)
+        context.observers.run_started(record)
+
+    def watched(self) -> RunContext:
+        """The context of the attempt: who watches hears of its stages."""
+        listener = StageTeller(self.record, self._context.listener, self._context.observers)
+        return replace(self._context, listener=listener)
+
+    def finish(self, status: RunStatus, error: BaseException | None, result: RunResult | None = None) -> None:
+        over: dict[str, Any] = {"finished_at": utc_now(), **({} if result is None else _said(result))}
+        self._context.run_log.finish(self.record.run_id, status, error=error, **over)
+        if error is not None:
+            over |= {"error_type": type(error).__name__, "error_message": str(error)}
+        again = status == "failed" and _tried_again(self._spec, self._context, self.record.attempt, error)
+        ending = Ending(self._spec.retry.max_attempts, again, error)
+        self._context.observers.run_finished(replace(self.record, status=status, **over), ending)
+
+
+def _cancelled(spec: PipelineSpec, context: RunContext, recorded: _Recorded) -> Interrupted:
     """Recorded as stopped by a person, with what the target holds now."""
     stopped = Interrupted(
         f"pipeline {spec.name!r} was interrupted",
         where=spec.where,
-        state=_state_after_interrupt(spec, context, str(run_id)),
+        state=_state_after_interrupt(spec, context, recorded.record.run_id),
         next_step=f"flow run {spec.name}  starts it again",
     )
-    context.run_log.finish(str(run_id), "cancelled", error=stopped)
+    recorded.finish("cancelled", stopped)
     return stopped
 
 
@@ -300,19 +337,17 @@ def _record(spec: PipelineSpec, context: RunContext, attempt: _Attempt) -> RunRe
     )
 
 
-def _finish(run_log: RunLog, run_id: uuid.UUID, result: RunResult, failure: FlowError | None) -> None:
+def _said(result: RunResult) -> dict[str, Any]:
+    """What a result adds to the record of its run."""
     first = result.targets[0]
-    run_log.finish(
-        str(run_id),
-        result.status,
-        path=result.path,
-        rows_read=result.rows_read,
-        rows_inserted=result.rows_inserted,
-        rows_updated=result.rows_updated,
-        rows_deleted=result.rows_deleted,
-        rows_unchanged=result.rows_unchanged,
-        source_from=first.source_from,
-        source_to=first.source_to,
-        error=failure,
-        metrics=result.to_json(),
-    )
+    return {
+        "path": result.path,
+        "rows_read": result.rows_read,
+        "rows_inserted": result.rows_inserted,
+        "rows_updated": result.rows_updated,
+        "rows_deleted": result.rows_deleted,
+        "rows_unchanged": result.rows_unchanged,
+        "source_from": first.source_from,
+        "source_to": first.source_to,
+        "metrics": result.to_json(),
+    }

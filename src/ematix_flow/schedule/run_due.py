@@ -105,13 +105,12 @@ class Runner:
         declared = self.registry.pipeline(claim.slot.pipeline)
         slot, result = claim.slot, None
         error: FlowError | None = None
-        # the slot's own attempts are counted in the store, so that they outlive this process
-        retry = replace(declared.spec.retry, max_attempts=1)
-        once = replace(declared, spec=replace(declared.spec, retry=retry))
         with self._kept(claim):
             try:
                 with use_registry(self.registry):
-                    result = run_pipeline(once, self.context(slot))
+                    # attempts are counted in the store, so that they outlive this process
+                    context = replace(self.context(slot), attempt=claim.failures + 1)
+                    result = run_pipeline(declared, context)
                 ended = Ended(True, result.reason)
             except Interrupted:
                 self.store.wait(claim, 0.0, "interrupted", failed=False)

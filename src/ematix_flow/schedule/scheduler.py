@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ematix_flow.errors import FlowError
@@ -37,6 +38,7 @@ class Scheduler:
     leader_seconds: float = LEADER_SECONDS
     grace_seconds: float = GRACE_SECONDS
     stop: threading.Event = field(default_factory=threading.Event)
+    environment: Mapping[str, str] = field(default_factory=dict)  # for the runs, beside what they inherit
 
     def __post_init__(self) -> None:
         self._agenda: Agenda = self.runner.agenda(self.interval)
@@ -80,7 +82,8 @@ class Scheduler:
         return started
 
     def _start(self, claim: Claim) -> bool:
-        job = Dispatch(claim, self.module, self.runner.lease_seconds, self.run_log)
+        seconds = self.runner.lease_seconds
+        job = Dispatch(claim, self.module, seconds, self.run_log, self.environment)
         try:
             self.executor.dispatch(job)
         except CannotDispatch as error:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Literal
 
 import typer
 
 from ematix_flow.cli.group import new_app
 from ematix_flow.cli.options import (
+    AlerterOption,
     AllOption,
     EngineOption,
+    MetricsOption,
     ModuleOption,
     NamesArgument,
     OutputOption,
     RunLogOption,
+    TracesOption,
 )
 from ematix_flow.cli.project import chosen_pipelines, load_project
 from ematix_flow.cli.results import exit_code, write_outcomes
@@ -53,6 +57,9 @@ def run(
         typer.Option("--force-path", help="Take this path instead of the planner's choice."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and the result.")] = False,
+    alerter: AlerterOption = None,
+    metrics: MetricsOption = None,
+    traces: TracesOption = None,
     run_log: RunLogOption = None,
     engine: EngineOption = None,
     output: OutputOption = "text",
@@ -62,9 +69,11 @@ def run(
     from ematix_flow.cli.overrides import overridden
     from ematix_flow.cli.signals import interruptible
     from ematix_flow.errors import Interrupted
+    from ematix_flow.observe.settings import Observability
     from ematix_flow.schedule.context import run_context
     from ematix_flow.schedule.dag import run_dag
 
+    watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     declared = load_project(module)
     chosen = chosen_pipelines(declared, names or [], everything=everything, with_upstream=with_upstream)
     registry = overridden(
@@ -76,7 +85,9 @@ def run(
             outcomes = dry_run_all(registry, chosen, engine, view)
         else:
             try:
-                with run_context(run_log=run_log, engine=engine, listener=view, trigger="cli") as context:
+                with run_context(
+                    run_log=run_log, engine=engine, listener=view, trigger="cli", observability=watching
+                ) as context:
                     outcomes = run_dag(registry, chosen, context, before=view.started, after=view.finished)
             except Interrupted:
                 if output == "text" and view.outcomes:

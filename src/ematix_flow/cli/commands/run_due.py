@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ematix_flow.cli.group import new_app
 from ematix_flow.cli.moments import local
-from ematix_flow.cli.options import EngineOption, ModuleOption, OutputOption, RunLogOption
+from ematix_flow.cli.options import (
+    AlerterOption,
+    EngineOption,
+    MetricsOption,
+    ModuleOption,
+    OutputOption,
+    RunLogOption,
+    TracesOption,
+)
 from ematix_flow.cli.output import Column, count, status_column, write_json, write_table
 from ematix_flow.cli.project import load_project
 from ematix_flow.cli.slots import slot_runner
@@ -46,19 +55,24 @@ def run_due(
         typer.Option("--lease-seconds", help="After how long without a word a run counts as dead."),
     ] = 300.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and the result.")] = False,
+    alerter: AlerterOption = None,
+    metrics: MetricsOption = None,
+    traces: TracesOption = None,
     run_log: RunLogOption = None,
     engine: EngineOption = None,
     output: OutputOption = "text",
 ) -> int:
     """Run what is due, upstreams first. Safe to call as often as you like, from several machines at once."""
     from ematix_flow.cli.signals import interruptible
+    from ematix_flow.observe.settings import Observability
 
+    watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     registry = load_project(module)
     view = choose_view(list(registry.pipelines), quiet=quiet, show_plans=False)
     with (
         view.shown(),
         interruptible(),
-        slot_runner(registry, run_log, engine, view, lease_seconds, "schedule") as runner,
+        slot_runner(registry, run_log, engine, view, lease_seconds, "schedule", watching) as runner,
     ):
         outcomes = runner.run_due(dt.timedelta(seconds=interval))
     _show(outcomes, output)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from typing import Annotated
 
 import typer
 
 from ematix_flow.cli.group import new_app
-from ematix_flow.cli.options import EngineOption, ModuleOption, RunLogOption
+from ematix_flow.cli.options import (
+    AlerterOption,
+    EngineOption,
+    MetricsOption,
+    ModuleOption,
+    RunLogOption,
+    TracesOption,
+)
 from ematix_flow.cli.project import chosen_module, load_project
 from ematix_flow.cli.slots import slot_runner, slots_url
 from ematix_flow.cli.terminal import say
@@ -41,6 +49,9 @@ def scheduler(
     max_iterations: Annotated[
         int | None, typer.Option("--max-iterations", help="Stop after so many looks.", hidden=True)
     ] = None,
+    alerter: AlerterOption = None,
+    metrics: MetricsOption = None,
+    traces: TracesOption = None,
     run_log: RunLogOption = None,
     engine: EngineOption = None,
 ) -> None:
@@ -48,14 +59,16 @@ def scheduler(
     from dataclasses import replace
 
     from ematix_flow.cli.signals import stop_requests
+    from ematix_flow.observe.settings import Observability
     from ematix_flow.schedule.executors.urls import executor_for
     from ematix_flow.schedule.scheduler import Scheduler
 
     runs = executor_for(executor)
+    watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     registry = load_project(module)
     with (
         stop_requests(say) as asked,
-        slot_runner(registry, run_log, engine, None, lease_seconds, "schedule") as runner,
+        slot_runner(registry, run_log, engine, None, lease_seconds, "schedule", watching) as runner,
     ):
         daemon = Scheduler(
             replace(runner, holder=worker_id or runner.holder),
@@ -66,6 +79,7 @@ def scheduler(
             poll_interval,
             grace_seconds=grace,
             stop=asked,
+            environment=watching.to_env(),
         )
         say(f"{len(registry.pipelines)} pipelines, looked at every {poll_interval:g} s; Ctrl-C stops")
         daemon.run(max_iterations)

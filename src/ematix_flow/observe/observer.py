@@ -1,0 +1,157 @@
+"""Who is told of every run: alerts, metrics, traces. What watches never changes what becomes of a run."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ematix_flow.observe.listener import Listener
+from ematix_flow.spec.redaction import mask
+
+if TYPE_CHECKING:
+    from ematix_flow.plan.definition import Plan
+    from ematix_flow.state.records import RunRecord
+
+CLOSE_SECONDS = 5.0  # how much later a process may end for what still waits to be told
+_WAITING = 10_000
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What the record of a run does not hold: whether it is tried again, and the error itself."""
+
+    max_attempts: int = 1
+    tried_again: bool = False
+    error: BaseException | None = None
+
+
+class Observer:
+    """Override what you want to hear. Each observer hears everything in order, on a thread of its own."""
+
+    name = "observer"  # for messages about it; without secrets
+
+    def run_started(self, record: RunRecord) -> None:
+        """An attempt begins."""
+
+    def stage_finished(self, record: RunRecord, target: str, stage: str, seconds: float) -> None:
+        """A stage of it ended well, just now."""
+
+    def run_finished(self, record: RunRecord, ending: Ending) -> None:
+        """The attempt is over; the record says how."""
+
+    def slot_ended(self, pipeline: str, at: dt.datetime, status: str, reason: str | None) -> None:
+        """A scheduled slot ended without a run: ``skipped``, or ``gave_up`` because its runs died."""
+
+    def close(self) -> None:
+        """Send what is left. What takes too long is left behind."""
+
+
+class Observers:
+    """Tells all observers, each in isolation: a slow or broken one holds up neither a run nor another."""
+
+    def __init__(self, observers: Sequence[Observer] = ()) -> None:
+        self._told = [_Told(observer) for observer in observers]
+
+    def run_started(self, record: RunRecord) -> None:
+        self._tell(lambda observer: observer.run_started(record))
+
+    def stage_finished(self, record: RunRecord, target: str, stage: str, seconds: float) -> None:
+        self._tell(lambda observer: observer.stage_finished(record, target, stage, seconds))
+
+    def run_finished(self, record: RunRecord, ending: Ending) -> None:
+        self._tell(lambda observer: observer.run_finished(record, ending))
+
+    def slot_ended(self, pipeline: str, at: dt.datetime, status: str, reason: str | None) -> None:
+        self._tell(lambda observer: observer.slot_ended(pipeline, at, status, reason))
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Wait for what was told to be sent, all together no longer than this."""
+        for told in self._told:
+            told.end()
+        deadline = time.monotonic() + seconds
+        for told in self._told:
+            told.join(max(0.0, deadline - time.monotonic()))
+
+    def _tell(self, event: Callable[[Observer], None]) -> None:
+        for told in self._told:
+            told.tell(event)
+
+
+class _Told:
+    """One observer with its thread, which starts with the first event."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._events: queue.Queue[Callable[[Observer], None] | None] = queue.Queue(_WAITING)
+        self._thread: threading.Thread | None = None
+        self._complained = False
+
+    def tell(self, event: Callable[[Observer], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name=f"ematix-flow-{self._observer.name}", daemon=True
+            )
+            self._thread.start()
+        try:
+            self._events.put_nowait(event)
+        except queue.Full:
+            self._complain(f"{_WAITING:,} events wait to be sent")
+
+    def end(self) -> None:
+        if self._thread is not None:
+            try:
+                self._events.put_nowait(None)
+            except queue.Full:
+                self._complain(f"{_WAITING:,} events wait to be sent")
+
+    def join(self, seconds: float) -> None:
+        if self._thread is not None:
+            self._thread.join(seconds)
+            if self._thread.is_alive():
+                self._complain("it takes too long; what it had not sent yet is lost")
+
+    def _run(self) -> None:
+        while (event := self._events.get()) is not None:
+            self._guarded(event)
+        self._guarded(lambda observer: observer.close())
+
+    def _guarded(self, event: Callable[[Observer], None]) -> None:
+        try:
+            event(self._observer)
+        except Exception as error:  # whatever a library throws, the run goes on
+            self._complain(f"{type(error).__name__}: {error}")
+
+    def _complain(self, why: str) -> None:
+        if not self._complained:  # once: a run is not the place to read of it a hundred times
+            self._complained = True
+            _log.warning("%s", mask(f"{self._observer.name} could not be told of a run: {why}"))
+
+
+class StageTeller(Listener):
+    """A run's listener that also tells the observers of its stages."""
+
+    def __init__(self, record: RunRecord, listener: Listener, observers: Observers) -> None:
+        self._record, self._listener, self._observers = record, listener, observers
+
+    def planned(self, plan: Plan) -> None:
+        self._listener.planned(plan)
+
+    def stage_started(self, target: str, stage: str) -> None:
+        self._listener.stage_started(target, stage)
+
+    def rows(self, target: str, count: int) -> None:
+        self._listener.rows(target, count)
+
+    def stage_finished(self, target: str, stage: str, seconds: float) -> None:
+        self._listener.stage_finished(target, stage, seconds)
+        self._observers.stage_finished(self._record, target, stage, seconds)
+
+    def note(self, text: str) -> None:
+        self._listener.note(text)

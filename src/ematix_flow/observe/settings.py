@@ -1,0 +1,67 @@
+"""Which observers a process has: by options, else the environment, else the project's file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ematix_flow.config.settings import list_setting, text_setting
+from ematix_flow.observe.observer import Observer, Observers
+
+if TYPE_CHECKING:
+    from ematix_flow.state.runlog import RunLog
+
+ALERTERS_VARIABLE = "EMATIX_FLOW_ALERTERS"  # URLs with blanks between them
+METRICS_VARIABLE = "EMATIX_FLOW_METRICS"
+TRACES_VARIABLE = "EMATIX_FLOW_TRACES"
+
+
+@dataclass(frozen=True)
+class Observability:
+    """The URLs of what watches. They may hold passwords."""
+
+    alerters: tuple[str, ...] = ()
+    metrics: str | None = None
+    traces: str | None = None
+
+    @classmethod
+    def resolve(
+        cls,
+        env: Mapping[str, str],
+        alerters: Sequence[str] = (),
+        metrics: str | None = None,
+        traces: str | None = None,
+    ) -> Observability:
+        return cls(
+            tuple(alerters)
+            or tuple(env.get(ALERTERS_VARIABLE, "").split())
+            or list_setting("alerts", "urls"),
+            metrics or env.get(METRICS_VARIABLE) or text_setting("metrics", "url"),
+            traces or env.get(TRACES_VARIABLE) or text_setting("traces", "url"),
+        )
+
+    def to_env(self) -> dict[str, str]:
+        """For a child process that is to have the same; never an argument, which everyone can read."""
+        given = {
+            ALERTERS_VARIABLE: " ".join(self.alerters),
+            METRICS_VARIABLE: self.metrics or "",
+            TRACES_VARIABLE: self.traces or "",
+        }
+        return {name: value for name, value in given.items() if value}
+
+
+@contextmanager
+def observing(settings: Observability, run_log: RunLog) -> Iterator[Observers]:
+    """Observers while the block runs; a URL that cannot be understood is an error before anything runs."""
+    observers = Observers(list(_opened(settings, run_log)))
+    try:
+        yield observers
+    finally:
+        observers.close()
+
+
+def _opened(settings: Observability, run_log: RunLog) -> Iterator[Observer]:
+    """Each kind is imported only when it is asked for."""
+    return iter(())
