@@ -99,27 +99,27 @@ def maria(mariadb: MySQLServer) -> Iterator[Database]:
 
 
 class TestSQLite:
-    @examples(400)
+    @examples(200)
     @given(scenarios(PLAIN, SQLITE_LACKS))
     def test_append_and_truncate(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
 
-    @examples(400)
+    @examples(200)
     @given(scenarios(("merge",), SQLITE_LACKS))
     def test_merge(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
 
-    @examples(200)
+    @examples(110)
     @given(scenarios(("versions",), SQLITE_LACKS))
     def test_scd2_by_load_time(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
 
-    @examples(200)
+    @examples(110)
     @given(scenarios(("events",), SQLITE_LACKS))
     def test_scd2_by_event_time(self, sqlite: Database, scenario: Scenario) -> None:
         sqlite.check(scenario)
 
-    @examples(250)
+    @examples(130)
     @given(pollings(POLLED, SQLITE_LACKS))
     def test_incremental_reads(self, sqlite: Database, polling: Polling) -> None:
         sqlite.poll(polling)
@@ -132,27 +132,27 @@ class TestSQLite:
 
 
 class TestDuckDB:
-    @examples(500)
+    @examples(230)
     @given(scenarios(PLAIN))
     def test_append_and_truncate(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(200)
+    @examples(110)
     @given(scenarios(("merge",)))
     def test_merge(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(80)
+    @examples(60)
     @given(scenarios(("versions",)))
     def test_scd2_by_load_time(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(100)
+    @examples(60)
     @given(scenarios(("events",)))
     def test_scd2_by_event_time(self, duck: Beside, scenario: Scenario) -> None:
         duck.check(scenario)
 
-    @examples(170)
+    @examples(90)
     @given(pollings(POLLED))
     def test_incremental_reads(self, duck: Beside, polling: Polling) -> None:
         duck.poll(polling)
@@ -165,7 +165,7 @@ class TestDuckDB:
 
 
 class TestPostgres:
-    @examples(110)
+    @examples(80)
     @given(scenarios(EVERY))
     def test_every_strategy(self, pg: Database, scenario: Scenario) -> None:
         pg.check(scenario)
@@ -177,7 +177,7 @@ class TestPostgres:
 
 
 class TestMariaDB:
-    @examples(110)
+    @examples(80)
     @given(scenarios(EVERY, MARIADB_LACKS))
     def test_every_strategy(self, maria: Database, scenario: Scenario) -> None:
         maria.check(scenario)
