@@ -106,5 +106,22 @@ def test_a_store_that_does_not_answer_is_asked_once(flow, store, tmp_path):
     assert all("the store does not answer" in result for result in results)
 
 
+def test_a_connection_that_cannot_be_built_is_named(flow, tmp_path):
+    (tmp_path / ".ematix-flow.toml").write_text('[connections.raw]\nurl = "${vault:db#url}"')
+    assert (
+        "connection raw is left out: the kind of connection 'raw' cannot be told"
+        in flow("secrets", "list").err
+    )
+
+
+def test_a_setting_is_read_with_its_references_replaced(flow, project, monkeypatch):
+    (project / ".ematix-flow.toml").write_text('[project]\nmodule = "${WHICH}"')
+    failed = flow("list")
+    assert failed.code == 2
+    assert "[project] module in .ematix-flow.toml: the environment variable WHICH is not set" in failed.err
+    monkeypatch.setenv("WHICH", "pipelines")
+    assert "orders" in flow("list").out
+
+
 def test_a_project_without_references_says_so(flow):
     assert "no connection and no setting here holds a ${…} reference" in flow("secrets", "list").err
