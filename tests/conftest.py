@@ -23,6 +23,7 @@ from tests.services import pubsub as pubsub_service
 from tests.services import rabbitmq as rabbitmq_service
 from tests.services import registry as registry_service
 from tests.services import s3 as s3_service
+from tests.services import vault as vault_service
 from tests.services.certificates import make_certificates
 from tests.services.mysql_server import MySQLServer
 
@@ -64,6 +65,7 @@ MARKS = {
     "kafka_topic": "kafka",
     "registry": "registry",
     "glue": "glue",
+    "vault": "vault",
 }
 
 
@@ -108,7 +110,7 @@ def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     home = tmp_path.with_name(f"{tmp_path.name}-home")
     home.mkdir()
     for name in list(os.environ):
-        if name.startswith(("EMATIX_FLOW_", "XDG_", "AWS_", "PUBSUB_", "GOOGLE_")):
+        if name.startswith(("EMATIX_FLOW_", "XDG_", "AWS_", "PUBSUB_", "GOOGLE_", "VAULT_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("EMATIX_FLOW_STATE", str(home / "state"))
@@ -116,6 +118,17 @@ def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("EMATIX_FLOW_CDS", "use")  # to make one for every set of jars would take minutes
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))  # Spark's workers get what a loaded module adds to it
+
+
+@pytest.fixture(autouse=True)
+def forgotten_secrets() -> Iterator[None]:
+    """Secrets that one test made known are not masked in the next."""
+    from ematix_flow.spec import redaction
+
+    before = set(redaction._known)
+    yield
+    redaction._known.clear()
+    redaction._known.update(before)
 
 
 @pytest.fixture(autouse=True)
@@ -279,4 +292,11 @@ def kafka_topic(kafka: kafka_service.KafkaServer, request: pytest.FixtureRequest
 def glue() -> Iterator[glue_service.GlueServer]:
     """The emulator of AWS Glue of this test run."""
     with glue_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def vault() -> Iterator[vault_service.VaultServer]:
+    """The Vault of this test run."""
+    with vault_service.running_server() as server:
         yield server

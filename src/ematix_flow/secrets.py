@@ -9,11 +9,9 @@ from ematix_flow.config.interpolate import (
     register_resolver,
     unregister_resolver,
 )
-from ematix_flow.config.resolvers import (
-    AWSSecretsManagerResolver,
-    GCPSecretManagerResolver,
-    VaultResolver,
-)
+from ematix_flow.config.secret_stores.aws import AWSSecretsManagerResolver
+from ematix_flow.config.secret_stores.gcp import GCPSecretManagerResolver
+from ematix_flow.config.secret_stores.vault import VaultResolver
 from ematix_flow.errors import MissingSecret as MissingSecretError
 
 __all__ = [

@@ -26,6 +26,9 @@ def test_the_code_of_a_page_runs_as_written(
     text = page.read_text(encoding="utf-8")
     if "KAFKA_BOOTSTRAP" in text:
         env["KAFKA_BOOTSTRAP"] = request.getfixturevalue("kafka").bootstrap
+    if "VAULT_ADDR" in text:
+        vault = request.getfixturevalue("vault")
+        env |= {"VAULT_ADDR": vault.address, "VAULT_TOKEN": vault.token}
     needed = [name for name in DATABASES if name in text]
     if not needed:
         run_page(page, tmp_path, env)

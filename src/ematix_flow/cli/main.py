@@ -39,6 +39,7 @@ COMMANDS = {
     },
     "Set up": {
         "connections": "List, check and define connections.",
+        "secrets": "List and test the ${…} references of connections and settings.",
         "jars": "List or fetch the Java libraries that a backend needs.",
     },
 }

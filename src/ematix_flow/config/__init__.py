@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ematix_flow.config.listing import ListedConnection
     from ematix_flow.config.resolution import Registered
+    from ematix_flow.config.secret_uses import SecretUse
     from ematix_flow.plan.handles import LiveConnection
 
 __all__ = [
     "check_connection",
     "connect",
     "list_connections",
+    "list_secret_uses",
     "project_settings",
     "resolve_dsn",
     "set_connection",
@@ -49,6 +51,14 @@ def list_connections() -> tuple[ListedConnection, ...]:
     from ematix_flow.config.resolution import Surroundings
 
     return list_definitions(Surroundings(_registered()))
+
+
+def list_secret_uses() -> tuple[SecretUse, ...]:
+    """Every ``${…}`` reference that the project uses, and where; nothing is fetched."""
+    from ematix_flow.config.resolution import Surroundings
+    from ematix_flow.config.secret_uses import list_uses
+
+    return list_uses(Surroundings(_registered()))
 
 
 def set_connection(name: str, dsn: str | Mapping[str, Any]) -> Path:

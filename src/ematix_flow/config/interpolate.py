@@ -1,11 +1,12 @@
 """Replacing ``${VAR}``, ``${VAR:-default}`` and ``${prefix:reference}`` at the moment of use.
 
-Owns the table of resolvers. A value that was read from a secret place is remembered by
+Owns the table of resolvers. A value that was read from a secret store is remembered by
 `spec.redaction`, so that no later message shows it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
@@ -14,6 +15,9 @@ from dataclasses import fields, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 from urllib.parse import unquote
 
+from ematix_flow.config.secret_stores.aws import AWSSecretsManagerResolver
+from ematix_flow.config.secret_stores.gcp import GCPSecretManagerResolver
+from ematix_flow.config.secret_stores.vault import VaultResolver
 from ematix_flow.errors import ConfigError, FlowError, MissingSecret, did_you_mean
 from ematix_flow.spec.connections.base import Connection, Properties
 from ematix_flow.spec.connections.references import (
@@ -31,6 +35,10 @@ C = TypeVar("C", bound=Connection)
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PREFIXED = re.compile(r"([A-Za-z][A-Za-z0-9_-]*):(.+)", re.DOTALL)
+# what stands in a secret beside the password and is no secret: to mask it would make messages unreadable
+_PUBLIC_FIELDS = frozenset(
+    {"user", "username", "host", "hostname", "port", "database", "dbname", "db", "schema", "engine", "region"}
+)
 
 
 @runtime_checkable
@@ -53,7 +61,13 @@ class EnvResolver:
         return value
 
 
-_resolvers: dict[str, SecretResolver] = {"env": EnvResolver()}
+_BUILT_IN: Mapping[str, SecretResolver] = {
+    "env": EnvResolver(),
+    "vault": VaultResolver(),
+    "aws": AWSSecretsManagerResolver(),
+    "gcp": GCPSecretManagerResolver(),
+}
+_resolvers = dict(_BUILT_IN)
 _lock = threading.Lock()
 
 
@@ -68,22 +82,25 @@ def register_resolver(prefix: str, resolver: SecretResolver) -> None:
 
 
 def unregister_resolver(prefix: str) -> None:
-    """Forget the resolver of a prefix. One that is not there is no error."""
+    """Forget the resolver of a prefix; our own answers again where we have one."""
     with _lock:
         _resolvers.pop(prefix, None)
+        if prefix in _BUILT_IN:
+            _resolvers[prefix] = _BUILT_IN[prefix]
 
 
 def expand(value: str, *, env: Mapping[str, str] | None = None, used_by: str | None = None) -> str:
     """The text with every reference replaced, once: what comes out is not read again.
 
-    Raises MissingSecret for an unset variable or an unknown prefix; ``used_by`` names who asked.
+    Raises MissingSecret for an unset variable, an unknown prefix or a secret that is not there, CannotConnect
+    for a store that does not answer; ``used_by`` names who asked.
     """
     if not has_reference(value):
         return value
     variables = os.environ if env is None else env
     try:
         return Expanded(REFERENCE.sub(lambda match: _replacement(match[1], variables), value))
-    except MissingSecret as error:
+    except FlowError as error:
         if used_by:
             error.what = f"{used_by}: {error.what}"
         raise
@@ -217,7 +234,25 @@ def _resolved(prefix: str, reference: str, env: Mapping[str, str]) -> str:
         raise ConfigError(what, next_step=f"check the client given to the resolver of {prefix!r}") from error
     if not isinstance(value, str):
         raise ConfigError(f"the resolver of {prefix!r} gave {type(value).__name__}, not text")
+    if prefix != "env":
+        _remember_answer(value, reference.partition("#")[2])
     return value
+
+
+def _remember_answer(value: str, field: str) -> None:
+    """Mask what a store gave; of a whole secret in JSON each value too, as somebody may take it apart."""
+    if field.lower() in _PUBLIC_FIELDS:
+        return
+    remember_secret(value)
+    if not value.startswith("{"):
+        return
+    try:
+        parts = json.loads(value)
+    except json.JSONDecodeError:
+        return
+    for name, part in parts.items():
+        if isinstance(part, str) and name.lower() not in _PUBLIC_FIELDS:
+            remember_secret(part)
 
 
 def _unset(name: str) -> MissingSecret:

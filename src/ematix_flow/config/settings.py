@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ematix_flow.config.interpolate import expand
 from ematix_flow.config.resolution import PROJECT_FILE
 from ematix_flow.config.toml_file import read_toml
 from ematix_flow.errors import ConfigError
@@ -19,11 +20,13 @@ def project_settings(cwd: Path | None = None) -> Mapping[str, Any]:
 
 
 def text_setting(table: str, key: str, cwd: Path | None = None) -> str | None:
-    """One text of those settings, as ``[project] module``; None when it is not there."""
+    """One text of those settings, as ``[run_log] url``, its references replaced; None if it is not there."""
     found: Any = project_settings(cwd).get(table, {})
     value = found.get(key) if isinstance(found, dict) else found
-    if value is None or isinstance(value, str):
-        return value
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return str(expand(value, used_by=f"[{table}] {key} in {PROJECT_FILE}"))
     raise ConfigError(f"[{table}] {key} in {PROJECT_FILE} is not text: {value!r}")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ematix_flow.config.interpolate import expand
 from ematix_flow.config.toml_file import TomlFile
-from ematix_flow.errors import DeclarationError, MissingSecret, did_you_mean
+from ematix_flow.errors import DeclarationError, FlowError, did_you_mean
 from ematix_flow.spec.location import SourceLocation, TableLocation
 
 
@@ -80,7 +80,7 @@ class TomlTable:
             raise self.wrong(f"{key} takes text, not {value!r}", key)
         try:
             return str(expand(value, used_by=f"{self.label} {key}"))
-        except MissingSecret as error:
+        except FlowError as error:
             raise error.at(self.where(key)) from None
 
     def refuse_unknown(self, known: Iterable[str]) -> None:

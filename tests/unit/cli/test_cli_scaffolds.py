@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ematix_flow.cli.scaffolds import project_name
 from ematix_flow.cli.scaffolds.shop import shop_data
 from ematix_flow.errors import UsageError
 
@@ -15,11 +16,21 @@ from ematix_flow.errors import UsageError
 def test_init_writes_a_project_that_lists_and_reads_at_once(flow, tmp_path, monkeypatch):
     done = flow("init", "fresh")
     assert done.code == 0
-    assert sorted(path.name for path in (tmp_path / "fresh").iterdir()) == [
+    fresh = tmp_path / "fresh"
+    assert sorted(str(path.relative_to(fresh)) for path in fresh.rglob("*") if path.is_file()) == [
+        ".dockerignore",
         ".ematix-flow.toml",
+        ".github/workflows/flow.yml",
         ".gitignore",
+        "Dockerfile",
         "README.md",
+        "deploy/cronjob.yaml",
+        "deploy/flow-run-due.service",
+        "deploy/flow-run-due.timer",
+        "deploy/flow.service",
+        "deploy/scheduler.yaml",
         "pipelines.py",
+        "requirements.txt",
         "sample_data.py",
         "source.db",
     ]
@@ -41,6 +52,39 @@ def test_init_by_force_replaces_them(flow, tmp_path):
     (tmp_path / "pipelines.py").write_text("mine")
     assert flow("init", "--force").code == 0
     assert "ematix.pipeline" in (tmp_path / "pipelines.py").read_text()
+
+
+def test_init_adds_a_part_to_a_project_that_is_there(flow, tmp_path):
+    (tmp_path / "pipelines.py").write_text("mine")
+    (tmp_path / "requirements.txt").write_text("mine too")
+    done = flow("init", "--only", "k8s,github", "--output", "json")
+    written = {Path(file).name for file in done.json["files"]}
+    assert (done.code, written) == (0, {"cronjob.yaml", "scheduler.yaml", "flow.yml"})
+    assert (tmp_path / "requirements.txt").read_text() == "mine too"
+    again = flow("init", "--only", "github")
+    assert again.code == 2
+    assert "already has .github/workflows/flow.yml" in again.err
+    assert "flow init . --only github --force" in again.err
+    assert flow("init", "elsewhere", "--only", "docker").code == 0
+    assert (tmp_path / "elsewhere" / "requirements.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"), [("githb", "Did you mean 'github'?"), (",", "--only names no part")]
+)
+def test_init_names_the_parts_that_there_are(flow, tmp_path, parts, words):
+    failed = flow("init", "--only", parts)
+    assert failed.code == 2
+    assert words in failed.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [("My Shop", "my-shop"), ("2026_sales", "flow-2026-sales"), ("ü", "flow"), ("a" * 60, "a" * 40)],
+)
+def test_a_project_is_named_so_that_images_units_and_kubernetes_take_it(tmp_path, folder, name):
+    assert project_name(tmp_path / folder) == name
 
 
 def test_init_into_a_folder_that_cannot_be_written_is_one_error(flow, tmp_path):

@@ -1,8 +1,9 @@
-"""``flow init``: a new project that runs at once."""
+"""``flow init``: a new project that runs at once, and the files to run it elsewhere."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -12,35 +13,81 @@ from ematix_flow.cli.group import new_app
 from ematix_flow.cli.options import OutputOption
 from ematix_flow.cli.output import write_json, write_text
 from ematix_flow.cli.terminal import say
+from ematix_flow.errors import UsageError, did_you_mean
 
 app = new_app()
 
-_TEMPLATES = ("pipelines.py.txt", "sample_data.py", "project.toml", "gitignore", "README.md")
+_REQUIREMENTS = "requirements.txt"
+_PROJECT = ("pipelines.py.txt", "sample_data.py", "project.toml", "gitignore", "README.md", _REQUIREMENTS)
+# what can be written: the folder of its templates, and their names
+_PARTS = {
+    "project": ("starter", _PROJECT),
+    "docker": ("docker", ("Dockerfile", "dockerignore")),
+    "systemd": ("systemd", ("flow.service", "flow-run-due.service", "flow-run-due.timer")),
+    "kubernetes": ("kubernetes", ("cronjob.yaml", "scheduler.yaml")),
+    "github": ("github", ("flow.yml",)),
+}
+_ALIASES = {"k8s": "kubernetes"}
 
 
 @app.command()
 def init(
     path: Annotated[Path, typer.Argument(metavar="PATH", hidden=True)] = Path("."),
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="PART",
+            help=f"Write these parts alone, of {', '.join(_PARTS)}; several with commas. "
+            "So a project that is there gets the rest.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     output: OutputOption = "text",
 ) -> None:
-    """Make a new project in PATH (here by default): two pipelines and a small source to run them on."""
+    """Make a new project in PATH (here by default): two pipelines and a small source to run them on.
+
+    With it come a Dockerfile, units for systemd, manifests for Kubernetes and a workflow for GitHub.
+    """
     from ematix_flow.cli.scaffolds import write_scaffold
     from ematix_flow.cli.scaffolds.starter import sample_data
 
-    shown = os.path.relpath(path)
+    parts = _chosen(only)
+    shown = shlex.quote(os.path.relpath(path))
+    again = f"flow init {shown}" + ("" if only is None else f" --only {','.join(parts)}")
+    scaffolds = dict(_PARTS[part] for part in parts)
+    if "project" not in parts and not (path / _REQUIREMENTS).exists():
+        scaffolds["starter"] = (_REQUIREMENTS,)  # every way to run it elsewhere installs that
     written = write_scaffold(
-        "starter",
-        _TEMPLATES,
+        scaffolds,
         path,
         force=force,
-        next_step=f"choose another folder, or replace them with  flow init {shown} --force",
+        next_step=f"replace them with  {again} --force,  or choose other parts with --only",
     )
-    source = path / sample_data.DATABASE
-    sample_data.create(str(source))
+    if "project" in parts:
+        source = path / sample_data.DATABASE
+        sample_data.create(str(source))
+        written.append(source)
     if output == "json":
-        write_json({"path": str(path.resolve()), "files": [str(file) for file in (*written, source)]})
+        write_json({"path": str(path.resolve()), "files": [str(file) for file in written]})
         return
-    write_text("\n".join(str(file) for file in (*written, source)))
-    step = "" if path.resolve() == Path.cwd() else f"cd {shown} && "
-    say(f"\nnext:  {step}flow run --all")
+    write_text("\n".join(str(file) for file in written))
+    if "project" in parts:
+        step = "" if path.resolve() == Path.cwd() else f"cd {shown} && "
+        say(f"\nnext:  {step}flow run --all")
+    else:
+        say("\nnext:  read the first lines of each file: they say how to use it")
+
+
+def _chosen(only: list[str] | None) -> list[str]:
+    """The parts that are named, each once; all when none is."""
+    if only is None:
+        return list(_PARTS)
+    names = [name.strip() for given in only for name in given.split(",") if name.strip()]
+    parts = list(dict.fromkeys(_ALIASES.get(name, name) for name in names))
+    for part in parts:
+        if part not in _PARTS:
+            raise UsageError(f"there is no part {part!r}.{did_you_mean(part, _PARTS)}")
+    if not parts:
+        raise UsageError("--only names no part", next_step=f"parts: {', '.join(_PARTS)}")
+    return parts

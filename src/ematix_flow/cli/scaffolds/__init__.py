@@ -1,38 +1,47 @@
 """The projects that ``flow init`` and ``flow demo`` write, file by file as they are written.
 
-A template's name in the project may differ: package tools skip files whose names begin with a dot, and
-checkers of this package have no business in a user's pipelines.
+A template's place in the project may differ from its name here: package tools skip files whose names begin
+with a dot, and checkers of this package have no business in a user's pipelines.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
 from ematix_flow.errors import UsageError
 
-RENAMED = {
+PLACES = {
     "pipelines.py.txt": "pipelines.py",
     "project.toml": ".ematix-flow.toml",
     "gitignore": ".gitignore",
+    "dockerignore": ".dockerignore",
+    "flow.service": "deploy/flow.service",
+    "flow-run-due.service": "deploy/flow-run-due.service",
+    "flow-run-due.timer": "deploy/flow-run-due.timer",
+    "cronjob.yaml": "deploy/cronjob.yaml",
+    "scheduler.yaml": "deploy/scheduler.yaml",
+    "flow.yml": ".github/workflows/flow.yml",
 }
+_PROJECT = "PROJECT_NAME"  # stands in a template for the project's own
 
 
 def write_scaffold(
-    name: str, names: tuple[str, ...], folder: Path, *, force: bool, next_step: str
+    scaffolds: Mapping[str, tuple[str, ...]], folder: Path, *, force: bool, next_step: str
 ) -> list[Path]:
-    """Write the templates into the folder. Without ``force`` no file that is there is replaced."""
-    source = files(__name__) / name
-    wanted = {folder / RENAMED.get(template, template): source / template for template in names}
-    there = [path.name for path in wanted if path.exists()]
+    """Write the templates of each scaffold. Without ``force`` no file that is there is replaced."""
+    wanted = _wanted(scaffolds, folder)
+    there = [str(path.relative_to(folder)) for path in wanted if path.exists()]
     if there and not force:
         raise UsageError(
             f"{folder} already has {', '.join(there)}", state="nothing was written", next_step=next_step
         )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, template in wanted.items():
-            path.write_text(template.read_text(encoding="utf-8"), encoding="utf-8")
+        for path, text in wanted.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(
             f"cannot write into {folder}: {error.strerror or error}", next_step="choose another folder"
@@ -40,12 +49,28 @@ def write_scaffold(
     return list(wanted)
 
 
-def changed_templates(name: str, names: tuple[str, ...], folder: Path) -> list[str]:
-    """Files of the scaffold that are in the folder with another content than the template's."""
-    source = files(__name__) / name
-    there = {folder / RENAMED.get(template, template): source / template for template in names}
+def changed_templates(scaffolds: Mapping[str, tuple[str, ...]], folder: Path) -> list[str]:
+    """Files of the scaffolds that are in the folder with another content than the template's."""
     return [
         path.name
-        for path, template in there.items()
-        if path.exists() and path.read_bytes() != template.read_bytes()
+        for path, text in _wanted(scaffolds, folder).items()
+        if path.exists() and path.read_bytes() != text.encode()
     ]
+
+
+def project_name(folder: Path) -> str:
+    """The folder's name as images, units and Kubernetes take one: small letters, digits and hyphens."""
+    name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:40].strip("-")
+    return name if re.match("[a-z]", name) else f"flow-{name}".strip("-")
+
+
+def _wanted(scaffolds: Mapping[str, tuple[str, ...]], folder: Path) -> dict[Path, str]:
+    """What each file is to hold."""
+    name = project_name(folder)
+    return {
+        folder / PLACES.get(template, template): (files(__name__) / scaffold / template)
+        .read_text(encoding="utf-8")
+        .replace(_PROJECT, name)
+        for scaffold, templates in scaffolds.items()
+        for template in templates
+    }

@@ -27,7 +27,7 @@ from ematix_flow.graph.registry import Registry, use_registry
 if TYPE_CHECKING:
     from ematix_flow.schedule.dag import Outcome
 
-_TEMPLATES = ("pipelines.py.txt", "shop_data.py", "project.toml", "gitignore", "README.md")
+_SCAFFOLD = {"shop": ("pipelines.py.txt", "shop_data.py", "project.toml", "gitignore", "README.md")}
 _DATA = ("shop.db", "warehouse.duckdb", "warehouse.duckdb.wal", "lake", "run_log.db", ".ematix_flow")
 
 
@@ -76,7 +76,7 @@ class Demo:
     def _scaffold(self) -> None:
         """Write the project; an earlier demo that nobody changed makes way, anything else only by force."""
         again = f"choose another --dir, or replace it with  {_command()} demo --dir {self.folder} --force"
-        changed = changed_templates("shop", _TEMPLATES, self.folder)
+        changed = changed_templates(_SCAFFOLD, self.folder)
         data = [name for name in _DATA if (self.folder / name).exists()]
         ours = (self.folder / "shop_data.py").exists()
         if not self.force and (changed or (data and not ours)):
@@ -91,7 +91,7 @@ class Demo:
                 shutil.rmtree(left)
             else:
                 left.unlink()
-        write_scaffold("shop", _TEMPLATES, self.folder, force=True, next_step=again)
+        write_scaffold(_SCAFFOLD, self.folder, force=True, next_step=again)
 
     def _introduce(self, registry: Registry) -> None:
         self._heading("A small shop")

@@ -1,0 +1,148 @@
+"""``flow secrets``: which references the project uses, and whether each can be read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ematix_flow.cli.failures import show as show_error
+from ematix_flow.cli.group import new_app
+from ematix_flow.cli.options import ModuleOption, OutputOption
+from ematix_flow.cli.output import Column, status_column, write_json, write_table
+from ematix_flow.cli.project import known_module, load_project
+from ematix_flow.cli.terminal import say, write
+from ematix_flow.errors import CannotConnect, FlowError
+
+if TYPE_CHECKING:
+    from ematix_flow.config.secret_uses import SecretUse
+
+app = new_app("List and test the ${…} references of connections and settings.")
+
+_SHORTEST = 12  # of a shorter value two characters at each end would tell too much
+_COLUMNS = (
+    Column("reference"),
+    Column("used by", wraps=True),
+    status_column("result"),
+    Column("found", wraps=True),
+)
+
+
+@dataclass(frozen=True)
+class _Tested:
+    """What became of one reference."""
+
+    value: str | None
+    error: FlowError | None
+
+    @property
+    def result(self) -> str:
+        return "failed" if self.error else "ok"
+
+    @property
+    def found(self) -> str:
+        return self.error.what if self.error else _veiled(self.value or "")
+
+
+@app.command()
+def test(
+    reference: Annotated[str, typer.Argument(metavar="REFERENCE", hidden=True)],
+    show: Annotated[bool, typer.Option("--show", help="Print the whole value. Mind who looks on.")] = False,
+    module: ModuleOption = None,
+    output: OutputOption = "text",
+) -> int:
+    """Read one REFERENCE now, such as VARIABLE, vault:team/db#password, aws:name#field or gcp:name.
+
+    Shows the ends of the value and its length. Exit code 1 when it cannot be read.
+    """
+    _load(module)
+    tested = _tested(reference)
+    if output == "json":
+        document = {
+            "reference": reference,
+            "result": tested.result,
+            "chars": None if tested.value is None else len(tested.value),
+            "error": tested.error.to_json() if tested.error else None,
+        }
+        if show and tested.value is not None:  # past the masking, as it was asked for
+            write(json.dumps({**document, "value": tested.value}, indent=2), sys.stdout)
+        else:
+            write_json({**document, "value": None if tested.value is None else _veiled(tested.value)})
+    elif tested.error is not None:
+        show_error(tested.error)
+    else:
+        write((tested.value or "") if show else tested.found, sys.stdout)
+    return 1 if tested.error else 0
+
+
+@app.command("list")
+def list_secrets(module: ModuleOption = None, output: OutputOption = "text") -> int:
+    """Show every reference of the connections and of .ematix-flow.toml, and whether it can be read now.
+
+    Exit code 1 when one cannot.
+    """
+    from ematix_flow.config import list_connections, list_secret_uses
+
+    _load(module)
+    for listed in list_connections():
+        if listed.problem:
+            say(f"warning: connection {listed.name} is left out: {listed.problem}", "yellow")
+    tested = _each_tested(list_secret_uses())
+    if output == "json":
+        write_json([_json(use, outcome) for use, outcome in tested])
+    elif tested:
+        rows = [(use.shown, ", ".join(use.used_by), each.result, each.found) for use, each in tested]
+        write_table(_COLUMNS, rows)
+        failed = next((use.shown for use, each in tested if each.error), None)
+        if failed is not None:
+            say(f"\nnext:  flow secrets test '{failed}'  says what to do about it")
+    else:
+        say("no connection and no setting here holds a ${…} reference")
+    return 1 if any(outcome.error for _, outcome in tested) else 0
+
+
+def _each_tested(uses: tuple[SecretUse, ...]) -> list[tuple[SecretUse, _Tested]]:
+    """A store that does not answer is asked once, not once for each of its secrets."""
+    silent: dict[str, FlowError] = {}
+    tested = []
+    for use in uses:
+        store = use.reference.partition(":")[0]
+        outcome = _Tested(None, silent[store]) if store in silent else _tested(use.reference)
+        if isinstance(outcome.error, CannotConnect):
+            silent[store] = outcome.error
+        tested.append((use, outcome))
+    return tested
+
+
+def _tested(reference: str) -> _Tested:
+    """Of a bare reference, or of a text that holds some in their braces."""
+    from ematix_flow.config.interpolate import expand
+
+    try:
+        return _Tested(str(expand(reference if "${" in reference else f"${{{reference}}}")), None)
+    except FlowError as error:
+        return _Tested(None, error)
+
+
+def _veiled(value: str) -> str:
+    count = f"({len(value)} char{'' if len(value) == 1 else 's'})"
+    return f"{value[:2]}…{value[-2:]} {count}" if len(value) >= _SHORTEST else f"… {count}"
+
+
+def _json(use: SecretUse, outcome: _Tested) -> dict[str, Any]:
+    return {
+        "reference": use.shown,
+        "used_by": list(use.used_by),
+        "result": outcome.result,
+        "chars": None if outcome.value is None else len(outcome.value),
+        "error": outcome.error.to_json() if outcome.error else None,
+    }
+
+
+def _load(module: str | None) -> None:
+    """The module may register connections and resolvers, when there is a module."""
+    if known_module(module) is not None:
+        load_project(module)

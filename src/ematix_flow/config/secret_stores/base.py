@@ -1,0 +1,123 @@
+"""What every secret store does alike: the parts of a reference, bounded time, a short memory.
+
+How a vendor is asked, and what its failures mean, is in the vendor's own module.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from typing import Any, ClassVar
+
+from ematix_flow.errors import CannotConnect, ConfigError, MissingSecret, did_you_mean
+
+KEPT_SECONDS = 60.0  # a secret that was changed is seen after this at the latest
+CONNECT_SECONDS = 3.0
+READ_SECONDS = 5.0
+ALL_SECONDS = 10.0  # a login and all questions together, whatever the vendor's library does
+
+# what a store holds under a name: text, or several named values
+Secret = str | Mapping[str, Any]
+
+
+class SecretStore(ABC):
+    """Answers ``name`` and ``name#field``; one secret is read at most once a minute."""
+
+    prefix: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[float, Secret]] = {}
+        self._lock = threading.Lock()
+
+    @abstractmethod
+    def read(self, name: str) -> Secret:
+        """The secret as it is now. Raises FlowErrors, in words that name the store."""
+
+    def parts(self, reference: str) -> tuple[str, str]:
+        """The name of the secret, and the field that is wanted or an empty text."""
+        name, _, field = reference.partition("#")
+        return name, field
+
+    def resolve(self, reference: str) -> str:
+        name, field = self.parts(reference)
+        if not name.strip("/ "):
+            raise ConfigError(f"${{{self.prefix}:{reference}}} names no secret")
+        secret = self._current(name)
+        if field:
+            return _field(secret, field, f"{self.prefix}:{name}")
+        return secret if isinstance(secret, str) else json.dumps(secret)
+
+    def _current(self, name: str) -> Secret:
+        with self._lock:
+            until, secret = self._kept.get(name, (0.0, ""))
+            if time.monotonic() < until:
+                return secret
+            secret = _within(
+                ALL_SECONDS, lambda: self.read(name), f"{self.prefix}:{name} could not be read: no answer"
+            )
+            self._kept[name] = (time.monotonic() + KEPT_SECONDS, secret)
+            return secret
+
+
+def needed(module: str, prefix: str, extra: str) -> Any:
+    """The vendor's library; its absence is an error that says what to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"${{{prefix}:…}} needs the Python package {error.name or module!r}, which is not installed",
+            next_step=f'pip install "ematix-flow-spark[{extra}]"',
+        ) from error
+
+
+def _within(seconds: float, read: Callable[[], Secret], what: str) -> Secret:
+    """The result of ``read``, for which nobody waits longer than that.
+
+    The libraries' own timeouts count from byte to byte: a server that sends one now and then holds them
+    for ever.
+    """
+    answer: Future[Secret] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(read())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=work, name="ematix-flow-secret", daemon=True).start()
+    if not wait((answer,), seconds).done:
+        raise CannotConnect(
+            f"{what} within {seconds:g} s", next_step="see whether the secret store is up and can be reached"
+        )
+    return answer.result()
+
+
+def _field(secret: Secret, field: str, where: str) -> str:
+    fields = _parsed(secret, field, where) if isinstance(secret, str) else secret
+    value = fields.get(field)
+    if value is None:
+        empty = "is null" if field in fields else f"is not there.{did_you_mean(field, fields)}"
+        raise MissingSecret(
+            f"the field {field!r} of the secret {where} {empty}",
+            state=f"its fields: {', '.join(sorted(fields)) or 'none'}",
+        )
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _parsed(text: str, field: str, where: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError:
+        found = None
+    if isinstance(found, dict):
+        return found
+    # raised outside of the handler: the decoder's error carries the secret's text
+    raise ConfigError(
+        f"the secret {where} is no JSON object, so it has no field {field!r}",
+        next_step=f"write ${{{where}}} for the whole of it",
+    )
