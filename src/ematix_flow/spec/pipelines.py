@@ -258,6 +258,7 @@ class PipelineSpec:
     schedule: str | None = None
     timezone: str | None = None
     catchup: Catchup = "last"
+    tags: tuple[str, ...] = ()
     depends_on: tuple[str, ...] = ()
     upstream_freshness_seconds: float | None = None
     retry: RetryPolicy = RetryPolicy()
@@ -285,6 +286,7 @@ class PipelineSpec:
             "schedule": self.schedule,
             "timezone": self.timezone,
             "catchup": self.catchup,
+            "tags": list(self.tags),
             "depends_on": list(self.depends_on),
             "upstream_freshness_seconds": self.upstream_freshness_seconds,
             "retry": asdict(self.retry),
@@ -305,6 +307,7 @@ class PipelineSpec:
                 **value,
                 "targets": tuple(TargetSpec.from_json(t) for t in value["targets"]),
                 "source": SourceSpec.from_json(value["source"]),
+                "tags": tuple(value["tags"]),
                 "depends_on": tuple(value["depends_on"]),
                 "retry": RetryPolicy(**value["retry"]),
                 "transforms_pre": tuple(pre_transform_from_json(t) for t in value["transforms_pre"]),
@@ -370,7 +373,7 @@ class WorkflowSpec:
     triggered_by: Trigger | None = None
     schedule: str | None = None
     timezone: str | None = None
-    on_message: str | None = None
+    catchup: Catchup = "last"
     where: SourceLocation | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -380,7 +383,7 @@ class WorkflowSpec:
             "triggered_by": self.triggered_by.to_json() if self.triggered_by else None,
             "schedule": self.schedule,
             "timezone": self.timezone,
-            "on_message": self.on_message,
+            "catchup": self.catchup,
         }
 
     @classmethod
