@@ -50,16 +50,3 @@ def levels(upstreams: Mapping[str, Sequence[str]]) -> list[list[str]]:
             out.append([])
         out[step[name]].append(name)
     return out
-
-
-def downstream(edges: Mapping[str, Sequence[str]], name: str) -> set[str]:
-    """Every name that needs ``name``, directly or not."""
-    found: set[str] = set()
-    frontier = [name]
-    while frontier:
-        current = frontier.pop()
-        for node, upstreams in edges.items():
-            if current in upstreams and node not in found:
-                found.add(node)
-                frontier.append(node)
-    return found
