@@ -1,9 +1,9 @@
 """Which pipelines a command is about, in the words that dbt users know.
 
 ``orders`` a name, ``orders_*`` a pattern, ``tag:nightly``, ``workflow:nightly``, ``source:shop``,
-``target:warehouse``; ``+orders`` with all it depends on, ``orders+`` with all that depends on it, ``2+orders+1``
-so many steps of them, ``@orders`` with what depends on it and all that those need. A space joins what is
-selected, a comma keeps what both sides select.
+``target:warehouse``; ``+orders`` with all it depends on, ``orders+`` with all that depends on it,
+``2+orders+1`` so many steps of them, ``@orders`` with what depends on it and all that those need. A space
+joins what is selected, a comma keeps what both sides select.
 """
 
 from __future__ import annotations
@@ -23,10 +23,18 @@ _HELP = (
 )
 
 
-def select(registry: Registry, wanted: Sequence[str], excluded: Sequence[str] = ()) -> list[str]:
+def select(
+    registry: Registry,
+    wanted: Sequence[str],
+    excluded: Sequence[str] = (),
+    *,
+    with_upstream: bool = False,
+) -> list[str]:
     """The names that the selectors choose, upstreams first. A selector that chooses nothing is an error."""
     selector = Selector(registry)
     chosen = selector.chosen(wanted)
+    if with_upstream:
+        chosen |= selector.upstream(chosen)
     left = chosen - selector.chosen(excluded)
     if chosen and not left:
         raise UsageError(f"--exclude {' '.join(excluded)} leaves nothing of what is selected")
@@ -56,6 +64,10 @@ class Selector:
             found.update(name for part in parts for name in self._intersection(part))
         return found
 
+    def upstream(self, names: Iterable[str]) -> set[str]:
+        """All that they depend on."""
+        return _reached(names, self._up, None)
+
     def _intersection(self, text: str) -> set[str]:
         if text in self._specs or "," not in text:
             return self._atom(text)
@@ -74,7 +86,7 @@ class Selector:
         found = set(core)
         if parts["at"]:
             found |= _reached(core, self._down, None)
-            return found | _reached(found, self._up, None)
+            return found | self.upstream(found)
         if parts["up"] is not None:
             found |= _reached(core, self._up, int(parts["up"]) if parts["up"] else None)
         if parts["down"] is not None:

@@ -348,6 +348,11 @@ class Trigger:
     kind: Literal["all", "any"]
     members: tuple[str | Trigger, ...]
 
+    def __str__(self) -> str:
+        """``orders and (items or stock)``"""
+        parts = [f"({m})" if isinstance(m, Trigger) and len(m.members) > 1 else str(m) for m in self.members]
+        return (" and " if self.kind == "all" else " or ").join(parts)
+
     def names(self) -> tuple[str, ...]:
         """All names in it, however deep."""
         return tuple(n for m in self.members for n in (m.names() if isinstance(m, Trigger) else (m,)))

@@ -10,10 +10,13 @@ from ematix_flow.cli.group import new_app
 from ematix_flow.cli.options import (
     AllOption,
     EngineOption,
+    ExcludeOption,
     ModuleOption,
     NamesArgument,
     OutputOption,
     RunLogOption,
+    SelectOption,
+    WorkersOption,
 )
 from ematix_flow.cli.project import chosen_pipelines, load_project
 from ematix_flow.cli.results import exit_code, write_outcomes
@@ -29,10 +32,13 @@ Path = Literal["same_db", "copy", "spark", "cross_db"]
 def run(
     names: NamesArgument = None,
     everything: AllOption = False,
+    select: SelectOption = None,
+    exclude: ExcludeOption = None,
     module: ModuleOption = None,
     with_upstream: Annotated[
         bool, typer.Option("--with-upstream", help="Also run what the named pipelines depend on, first.")
     ] = False,
+    workers: WorkersOption = 1,
     plan: Annotated[bool, typer.Option("--plan", help="Show each plan before it is carried out.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Do everything but commit; the same as flow dry-run.")
@@ -66,18 +72,27 @@ def run(
     from ematix_flow.schedule.dag import run_dag
 
     declared = load_project(module)
-    chosen = chosen_pipelines(declared, names or [], everything=everything, with_upstream=with_upstream)
+    chosen = chosen_pipelines(
+        declared,
+        names,
+        everything=everything,
+        select=select,
+        exclude=exclude,
+        with_upstream=with_upstream,
+    )
     registry = overridden(
         declared, chosen, allow_empty=allow_empty or None, max_shrink=max_shrink, force_path=force_path
     )
-    view = choose_view(chosen, quiet=quiet, show_plans=plan)
+    view = choose_view(chosen, quiet=quiet, show_plans=plan, together=workers > 1)
     with view.shown(), interruptible():
         if dry_run:
             outcomes = dry_run_all(registry, chosen, engine, view)
         else:
             try:
                 with run_context(run_log=run_log, engine=engine, listener=view, trigger="cli") as context:
-                    outcomes = run_dag(registry, chosen, context, before=view.started, after=view.finished)
+                    outcomes = run_dag(
+                        registry, chosen, context, before=view.started, after=view.finished, workers=workers
+                    )
             except Interrupted:
                 if output == "text" and view.outcomes:
                     write_outcomes(view.outcomes, registry, as_json=False)
