@@ -59,10 +59,11 @@ def _of_one(
     before, success = latest(upstream, slot.at), last_success(upstream)
     if before is not None and before.status in ("gave_up", "skipped") and not is_missed(before):
         mended = success is not None and success.started_at > before.slot.at  # by hand, as a rule
+        if not mended and before.status == "skipped":
+            return Gate("skip", before.reason)  # the failure further up is what a person wants to know
         if not mended:
-            word = "given up" if before.status == "gave_up" else "skipped"
             why = before.reason or "it failed"
-            return Gate("skip", f"{upstream} of {shown(before.slot.at)} was {word}: {why}")
+            return Gate("skip", f"{upstream} of {shown(before.slot.at)} was given up: {why}")
     if success is None:
         return Gate("skip", f"{upstream} has never succeeded")
     oldest, at = spec.upstream_freshness_seconds, success.finished_at or success.started_at

@@ -118,14 +118,12 @@ class Workflows:
         new = new_ends(trigger, firing, ends)
         if is_satisfied(trigger, new):
             return []
-        since = f"since {shown(firing.at)}" if firing.at else "yet"
-        return [
-            f"{upstream} {ends[upstream].told}"
-            if upstream in ends and not ends[upstream].well
-            else f"{upstream} has not succeeded {since}"
-            for upstream in dict.fromkeys(trigger.names())
-            if upstream not in new
-        ]
+        missing = [upstream for upstream in dict.fromkeys(trigger.names()) if upstream not in new]
+        failed = [upstream for upstream in missing if upstream in ends and not ends[upstream].well]
+        silent = ", ".join(upstream for upstream in missing if upstream not in failed)
+        since = f" since {shown(firing.at)}" if firing.at else ""
+        said = [f"{upstream} {ends[upstream].told}" for upstream in failed]
+        return [*said, f"a success of {silent}{since}"] if silent else said
 
     def _fire(self, store: SlotStore) -> None:
         firings = self.firings(store)
@@ -201,6 +199,6 @@ def _last_end_of_workflow(store: SlotStore, name: str) -> LastEnd | None:
             well = record.status == "succeeded"
             told = f"{record.status.replace('_', ' ')} at {shown(record.slot.at)}"
             event = f"slot:{record.slot.at.isoformat()}/{record.fence}"
-            return LastEnd(event, well, told if well else f"{told}: {record.reason}")
+            return LastEnd(event, well, told)
         record = store.latest(key, record.slot.at - dt.timedelta(microseconds=1))
     return None

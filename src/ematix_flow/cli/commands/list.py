@@ -11,10 +11,11 @@ from ematix_flow.cli.group import new_app
 from ematix_flow.cli.options import ExcludeOption, ModuleOption, NamesArgument, OutputOption, SelectOption
 from ematix_flow.cli.output import Column, write_json, write_table, write_text
 from ematix_flow.cli.project import load_project, narrowed
-from ematix_flow.cli.starts import schedule_of, starts_of
+from ematix_flow.cli.starts import fired_by, schedule_of, starts_of
 from ematix_flow.cli.terminal import say
 
 if TYPE_CHECKING:
+    from ematix_flow.graph.registry import Registry
     from ematix_flow.spec.pipelines import PipelineSpec, WorkflowSpec
     from ematix_flow.spec.streams import StreamSpec
 
@@ -66,7 +67,7 @@ def list_pipelines(
         Column("depends on", wraps=True),
         Column("declared at", wraps=True),
     )
-    rows = [_row(spec) for spec in specs] + [_stream_row(spec) for spec in streams]
+    rows = [_row(spec, registry) for spec in specs] + [_stream_row(spec) for spec in streams]
     write_table(columns, rows + [_workflow_row(spec) for spec in workflows])
 
 
@@ -82,9 +83,9 @@ def loads_of(spec: PipelineSpec | StreamSpec) -> str:
     return ", ".join(f"{target.mode} → {target.label}" for target in spec.targets)
 
 
-def _row(spec: PipelineSpec) -> tuple[object, ...]:
+def _row(spec: PipelineSpec, registry: Registry) -> tuple[object, ...]:
     upstreams = ", ".join(spec.depends_on)
-    return spec.name, "pipeline", loads_of(spec), schedule_of(spec) or "by hand", upstreams, spec.where
+    return spec.name, "pipeline", loads_of(spec), fired_by(spec, registry), upstreams, spec.where
 
 
 def _workflow_row(spec: WorkflowSpec) -> tuple[object, ...]:

@@ -20,10 +20,11 @@ from ematix_flow.cli.options import (
 from ematix_flow.cli.output import Column, status_column, write_json, write_table, write_text
 from ematix_flow.cli.project import load_project, narrowed, read_run_log
 from ematix_flow.cli.slots import slots_url
-from ematix_flow.cli.starts import schedule_of, starts_of
+from ematix_flow.cli.starts import fired_by, starts_of
 from ematix_flow.cli.terminal import say
 
 if TYPE_CHECKING:
+    from ematix_flow.graph.registry import Registry
     from ematix_flow.schedule.standings import Standing, WorkflowStanding
 
 app = new_app()
@@ -55,7 +56,7 @@ def status(
     if not pipelines:
         say(_nothing_to_show(len(registry.streams)))
         return
-    _write_pipelines(pipelines, now)
+    _write_pipelines(pipelines, registry, now)
     if workflows:
         write_text("")
         _write_workflows(workflows, now)
@@ -71,7 +72,7 @@ def _nothing_to_show(streams: int) -> str:
     )
 
 
-def _write_pipelines(standings: Sequence[Standing], now: dt.datetime) -> None:
+def _write_pipelines(standings: Sequence[Standing], registry: Registry, now: dt.datetime) -> None:
     columns = (
         Column("name"),
         Column("schedule"),
@@ -85,7 +86,7 @@ def _write_pipelines(standings: Sequence[Standing], now: dt.datetime) -> None:
     rows = [
         (
             each.spec.name,
-            schedule_of(each.spec) or "by hand",
+            fired_by(each.spec, registry),
             local(each.last.started_at) if each.last else "",
             each.last.status if each.last else "never",
             _retry(each, now),
