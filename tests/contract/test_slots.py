@@ -188,3 +188,19 @@ def test_of_many_at_once_one_gets_the_slot(engine: sa.Engine | None, clock: Cloc
 def test_a_server_uses_its_own_clock(engine: sa.Engine | None) -> None:
     store = MemorySlots() if engine is None else SqlSlots(engine, "here")
     assert abs(store.now() - dt.datetime.now(dt.timezone.utc)) < dt.timedelta(minutes=5)
+
+
+def test_several_slots_are_asked_for_at_once(store: SlotStore) -> None:
+    later, other = Slot("orders", NOON + dt.timedelta(minutes=1)), Slot("items", NOON)
+    store.open([SLOT, later])
+    store.open([other], "skipped", "missed")
+    found = store.many([SLOT, other, Slot("items", later.at)])
+    assert {slot: record.status for slot, record in found.items()} == {SLOT: "waiting", other: "skipped"}
+    assert store.many([]) == {}
+
+
+def test_the_slots_since_a_moment_are_listed(store: SlotStore) -> None:
+    minutes = [Slot("orders", NOON + dt.timedelta(minutes=number)) for number in range(4)]
+    store.open([*minutes, Slot("items", NOON)])
+    assert [each.slot for each in store.history(["orders"], minutes[2].at)] == [minutes[3], minutes[2]]
+    assert store.history(["unknown"], NOON) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
+import re
 import warnings
 import zoneinfo
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,7 @@ from ematix_flow.spec.streams import SPARK_DIALECTS
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.transforms import PreTransform, is_pre_transform
 
+_PLAIN_NAME = re.compile(r"\w[\w./-]*")
 _LONGEST_SECONDS = 200 * 366 * 86_400  # what every database can add to a time
 
 
@@ -66,6 +68,21 @@ def texts(where: SourceLocation | None, **given: Any) -> None:
 def flag(option: str, value: Any, where: SourceLocation | None) -> None:
     if not isinstance(value, bool):
         raise DeclarationError(f"{option}= takes True or False, not {value!r}", where=where)
+
+
+def plain_names(option: str, value: Any, where: SourceLocation | None) -> tuple[str, ...]:
+    """Names that a selector can be written with: letters, digits and ``_ . / -``; each once."""
+    if value is None:
+        return ()
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, list | tuple | set | frozenset):
+        raise DeclarationError(f"{option}= takes names, not {value!r}", where=where)
+    for name in given:
+        if not isinstance(name, str) or not _PLAIN_NAME.fullmatch(name):
+            raise DeclarationError(
+                f"{option}= takes names of letters, digits and _ . / - , not {name!r}", where=where
+            )
+    return tuple(dict.fromkeys(sorted(given) if isinstance(given, set | frozenset) else given))
 
 
 def check_schedule(schedule: str | None, timezone: str | None, where: SourceLocation | None) -> None:

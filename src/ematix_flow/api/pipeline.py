@@ -240,6 +240,7 @@ def pipeline(
     continue_on_failure_post: bool = False,
     ttl_seconds: float | None = None,
     ttl: dt.timedelta | None = None,
+    tags: Sequence[str] | None = None,
     depends_on: Sequence[Any] | None = None,
     upstream_freshness_secs: float | None = None,
     retry: Mapping[str, Any] | RetryPolicy | None = None,
@@ -287,6 +288,7 @@ def pipeline(
     )
     specs = _targets(target, targets, defaults, source, where)
     steps, functions = options.post_transforms(transforms_post, where)
+    labels = options.plain_names("tags", tags, where)
     policy = retry if isinstance(retry, RetryPolicy) else RetryPolicy.from_mapping(retry or {}, where)
 
     def declare(function: Callable[..., Any]) -> Pipeline:
@@ -299,7 +301,8 @@ def pipeline(
             schedule=schedule,
             timezone=timezone,
             catchup=catchup,
-            depends_on=tuple(_name_of(upstream, where) for upstream in depends_on or ()),
+            tags=labels,
+            depends_on=_names_of(depends_on, where),
             upstream_freshness_seconds=options.seconds(
                 "upstream_freshness_secs", upstream_freshness_secs, where
             ),
@@ -382,8 +385,10 @@ def _targets(
     return tuple(out)
 
 
-def _name_of(upstream: Any, where: SourceLocation | None) -> str:
-    found = upstream if isinstance(upstream, str) else getattr(upstream, "name", None)
-    if not isinstance(found, str):
-        raise DeclarationError(f"depends_on= takes names or pipelines, not {upstream!r}", where=where)
-    return found
+def _names_of(upstreams: Any, where: SourceLocation | None) -> tuple[str, ...]:
+    given = upstreams if isinstance(upstreams, list | tuple) else [] if upstreams is None else [upstreams]
+    found = [each if isinstance(each, str) else getattr(each, "name", None) for each in given]
+    for name, each in zip(found, given, strict=True):
+        if not isinstance(name, str):
+            raise DeclarationError(f"depends_on= takes names or pipelines, not {each!r}", where=where)
+    return tuple(dict.fromkeys(str(name) for name in found))

@@ -4,58 +4,76 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
-from ematix_flow.api.options import check_schedule
+from ematix_flow.api import options
 from ematix_flow.errors import DeclarationError
 from ematix_flow.graph.registry import DeclaredTransform, current_registry
-from ematix_flow.spec.location import caller_location
-from ematix_flow.spec.pipelines import ConnectionRef, TransformSpec, Trigger, WorkflowSpec
+from ematix_flow.spec.location import SourceLocation, caller_location
+from ematix_flow.spec.pipelines import Catchup, ConnectionRef, TransformSpec, Trigger, WorkflowSpec
 
 
-def AllOf(*members: str | Trigger) -> Trigger:
-    """Starts when every one of these has succeeded anew."""
-    return _trigger("all", members)
+def AllOf(*members: Any) -> Trigger:
+    """Starts when every one of these has succeeded anew: names, pipelines, workflows, or triggers."""
+    return _trigger("all", members, caller_location())
 
 
-def AnyOf(*members: str | Trigger) -> Trigger:
+def AnyOf(*members: Any) -> Trigger:
     """Starts when one of these has succeeded anew."""
-    return _trigger("any", members)
+    return _trigger("any", members, caller_location())
 
 
-def _trigger(kind: Any, members: Sequence[Any]) -> Trigger:
+def _trigger(kind: Literal["all", "any"], members: Sequence[Any], where: SourceLocation | None) -> Trigger:
     if not members:
-        raise DeclarationError("a trigger needs at least one name", where=caller_location())
-    return Trigger(kind, tuple(m if isinstance(m, str | Trigger) else m.name for m in members))
+        raise DeclarationError("a trigger needs at least one name", where=where)
+    found = (each if isinstance(each, Trigger) else _name_of("triggered_by", each, where) for each in members)
+    return Trigger(kind, tuple(found))
+
+
+def _name_of(option: str, given: Any, where: SourceLocation | None) -> str:
+    name = given if isinstance(given, str) else getattr(given, "name", None)
+    if not isinstance(name, str):
+        raise DeclarationError(f"{option}= takes names or what has one, not {given!r}", where=where)
+    return name
 
 
 def workflow(
     name: str,
     jobs: Sequence[Any],
-    triggered_by: str | Sequence[str] | Trigger | None = None,
+    triggered_by: Any = None,
     schedule: str | None = None,
     timezone: str | None = None,
     on_message: str | None = None,
+    catchup: Catchup = "last",
 ) -> WorkflowSpec:
-    """Pipelines that run together, in the order of their own depends_on."""
+    """Pipelines that run together, in the order of their own depends_on.
+
+    ``schedule`` and ``triggered_by`` start it: a pipeline or workflow, a list of which all must have
+    succeeded anew, or a tree of ``AllOf`` and ``AnyOf``.
+    """
     where = caller_location()
-    names = tuple(job if isinstance(job, str) else job.name for job in jobs)
+    options.plain_names("name", [name], where)
+    names = tuple(_name_of("jobs", job, where) for job in ([jobs] if isinstance(jobs, str) else jobs))
     if not names:
         raise DeclarationError(f"workflow {name!r} has no jobs", where=where)
     if len(set(names)) != len(names):
         raise DeclarationError(f"workflow {name!r} lists a job twice", where=where)
-    if on_message is not None and (schedule is not None or triggered_by is not None):
-        raise DeclarationError("on_message= goes with neither schedule= nor triggered_by=", where=where)
-    if on_message is None and schedule is None and triggered_by is None:
+    if on_message is not None:
+        raise DeclarationError(
+            "on_message= starts nothing: a workflow starts by schedule= or triggered_by=",
+            where=where,
+            next_step="follow messages with @ematix.streaming_pipeline and  flow consume",
+        )
+    if schedule is None and triggered_by is None:
         raise DeclarationError(
             f"nothing starts workflow {name!r}", where=where, next_step="give schedule= or triggered_by="
         )
-    check_schedule(schedule, timezone, where)
-    if triggered_by is None or isinstance(triggered_by, Trigger):
-        trigger = triggered_by
-    else:
-        trigger = _trigger("all", [triggered_by] if isinstance(triggered_by, str) else triggered_by)
-    spec = WorkflowSpec(name, names, trigger, schedule, timezone, on_message, where)
+    options.check_schedule(schedule, timezone, where)
+    options.one_of("catchup", catchup, get_args(Catchup), where)
+    trigger = triggered_by
+    if trigger is not None and not isinstance(trigger, Trigger):
+        trigger = _trigger("all", trigger if isinstance(trigger, list | tuple) else [trigger], where)
+    spec = WorkflowSpec(name, names, trigger, schedule, timezone, catchup, where)
     current_registry().add_workflow(spec)
     return spec
 
@@ -69,7 +87,7 @@ def transform(
 ) -> Any:
     """Name a function of (conn) or (conn, parent), so that transform_ref() and the CLI can run it."""
     where = caller_location()
-    check_schedule(schedule, None, where)
+    options.check_schedule(schedule, None, where)
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
         count = len(inspect.signature(function).parameters)

@@ -30,6 +30,7 @@ COMMANDS = {
         "run": "Run pipelines now, upstreams first.",
         "run-due": "Run what the schedules have fired, each slot once.",
         "scheduler": "Fire schedules until it is stopped.",
+        "clear": "Let slots that were given up or skipped run again.",
         "consume": "Follow streams: a TOML file's, or those that a module declares.",
         "consume-list": "Show the streams that a module declares.",
         "transform": "List named transforms, or run one by hand.",

@@ -70,6 +70,23 @@ TracesOption = Annotated[
         help="Where spans of runs and stages go. Without it: EMATIX_FLOW_TRACES, then [traces] url.",
     ),
 ]
+SelectOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--select",
+        "-s",
+        metavar="SELECTOR",
+        help="Which pipelines: a name or orders_*, tag:, workflow:, source:, target:; +name+ adds what it "
+        "needs and what needs it; a space joins, a comma keeps what both choose. May be given several times.",
+    ),
+]
+ExcludeOption = Annotated[
+    list[str] | None, typer.Option("--exclude", metavar="SELECTOR", help="And not these.")
+]
+WorkersOption = Annotated[
+    int,
+    typer.Option("--workers", metavar="N", min=1, help="How many pipelines run side by side, 1 unless told."),
+]
 AllOption = Annotated[bool, typer.Option("--all", help="Every pipeline of the module.")]
 NamesArgument = Annotated[
     list[str] | None,

@@ -24,6 +24,8 @@ STATUS_STYLES = {
     "interrupted": "yellow",
     "cancelled": "yellow",
     "failed": "bold red",
+    "gave up": "bold red",
+    "waiting": "yellow",
     "never": "dim",
 }
 

@@ -47,19 +47,44 @@ def known_module(given: str | None) -> str | None:
 
 
 def chosen_pipelines(
-    registry: Registry, names: Sequence[str], *, everything: bool, with_upstream: bool = False
+    registry: Registry,
+    names: Sequence[str] | None,
+    *,
+    everything: bool = False,
+    select: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+    with_upstream: bool = False,
+    by_default: bool = False,
 ) -> list[str]:
-    """The pipelines a command is about, upstreams first. Unknown names get a did-you-mean."""
-    if names and everything:
+    """The pipelines a command is about, upstreams first: names are selectors too.
+
+    Where nothing is said, or only what not, it is all of them if that is so ``by_default``.
+    """
+    from ematix_flow.graph.selection import select as selected
+
+    wanted = [*(names or ()), *(select or ())]
+    if wanted and everything:
         raise UsageError("give names or --all, not both")
-    if not names and not everything:
+    if not wanted and not everything and not exclude and not by_default:
         raise UsageError(
-            "no pipeline is named", next_step=f"give one of: {_shown(registry.pipelines)}, or --all"
+            "no pipeline is named",
+            next_step=f"give one of: {_shown(registry.pipelines)}, or --all, or --select tag:…",
         )
     if not registry.pipelines:
         raise UsageError("the module declares no pipeline", next_step="declare one with @ematix.pipeline")
-    wanted = list(registry.pipelines) if everything else [registry.pipeline(n).spec.name for n in names]
-    return registry.order(_closure(registry, wanted) if with_upstream else wanted)
+    return selected(registry, wanted or ["*"], exclude or (), with_upstream=with_upstream)
+
+
+def narrowed(
+    registry: Registry,
+    names: Sequence[str] | None,
+    select: Sequence[str] | None,
+    exclude: Sequence[str] | None,
+) -> frozenset[str] | None:
+    """The pipelines that a command is narrowed down to; None when nothing is said, which means all."""
+    if not names and not select and not exclude:
+        return None
+    return frozenset(chosen_pipelines(registry, names, select=select, exclude=exclude))
 
 
 def chosen_streams(registry: Registry, names: Sequence[str], *, everything: bool) -> list[str]:
@@ -101,17 +126,6 @@ def complete_streams(ctx: Any, args: list[str], incomplete: str) -> list[str]:
         return sorted(load_project(ctx.params.get("module")).streams)
     except Exception:
         return []
-
-
-def _closure(registry: Registry, names: Iterable[str]) -> list[str]:
-    found: list[str] = []
-    frontier = list(names)
-    while frontier:
-        name = frontier.pop()
-        if name not in found:
-            found.append(name)
-            frontier += registry.pipelines[name].spec.depends_on
-    return found
 
 
 def _shown(names: Iterable[str]) -> str:

@@ -48,7 +48,9 @@ def slot_runner(
             registry,
             store,
             context.run_log,
-            lambda slot: replace(context, slot=slot.at),
+            lambda slot: replace(
+                context, slot=slot.at, listener=context.listener.for_pipeline(slot.pipeline)
+            ),
             lease_seconds,
             new_holder(),
         )

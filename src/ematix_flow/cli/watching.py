@@ -76,6 +76,21 @@ class RunView(Listener):
         """The view is on the screen within the block."""
         yield
 
+    def for_pipeline(self, name: str) -> Listener:
+        """Where several run side by side, a note says whose it is, and no line moves."""
+        return _OneOfSeveral(self, name)
+
+
+class _OneOfSeveral(Listener):
+    def __init__(self, view: RunView, name: str) -> None:
+        self._view, self._name = view, name
+
+    def planned(self, plan: Plan) -> None:
+        self._view.planned(plan)
+
+    def note(self, text: str) -> None:
+        self._view.note(f"{self._name}: {text}")
+
 
 class LineView(RunView):
     """For a log or a pipe: a line now and then, nothing that moves."""
@@ -174,13 +189,18 @@ class QuietView(RunView):
 
 
 def choose_view(
-    names: Sequence[str], *, quiet: bool = False, show_plans: bool = False, stream: TextIO | None = None
+    names: Sequence[str],
+    *,
+    quiet: bool = False,
+    show_plans: bool = False,
+    together: bool = False,
+    stream: TextIO | None = None,
 ) -> RunView:
-    """The view that fits the stream, which is stderr unless told."""
+    """The view that fits the stream, which is stderr unless told; ``together``: several run at once."""
     stream = sys.stderr if stream is None else stream
     if quiet:
         return QuietView(names, show_plans=show_plans, stream=stream)
-    kind = LiveView if is_terminal(stream) else LineView
+    kind = LiveView if is_terminal(stream) and not together else LineView
     return kind(names, show_plans=show_plans, stream=stream)
 
 

@@ -98,6 +98,15 @@ def stop_session() -> None:
         _end(running)
 
 
+def cancel_jobs() -> None:
+    """End the jobs that run now; whoever waits for one hears so."""
+    running = _running  # without the lock: who starts Spark holds it for long
+    context = running.context if running is not None else None
+    if context is not None:
+        with contextlib.suppress(Exception):  # Java may be gone: then nothing runs
+            context.cancelAllJobs()
+
+
 def _launched_with(settings: EngineSettings) -> tuple[object, ...]:
     return (
         settings.master,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 
@@ -29,14 +29,24 @@ def topological(edges: Mapping[str, Sequence[str]]) -> list[str]:
     return out
 
 
-def downstream(edges: Mapping[str, Sequence[str]], name: str) -> set[str]:
-    """Every name that needs ``name``, directly or not."""
-    found: set[str] = set()
-    frontier = [name]
-    while frontier:
-        current = frontier.pop()
-        for node, upstreams in edges.items():
-            if current in upstreams and node not in found:
-                found.add(node)
-                frontier.append(node)
-    return found
+def within(edges: Mapping[str, Sequence[str]], names: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """For each of the names, upstreams first, those of them that it needs, directly or through others."""
+    nearest: dict[str, dict[str, None]] = {}
+    for name in topological(edges):
+        above: dict[str, None] = {}
+        for upstream in edges.get(name, ()):
+            above |= {upstream: None} if upstream in names else nearest.get(upstream, {})
+        nearest[name] = above
+    return {name: tuple(above) for name, above in nearest.items() if name in names}
+
+
+def levels(upstreams: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """What may run side by side, step after step, given what `within` says."""
+    step: dict[str, int] = {}
+    out: list[list[str]] = []
+    for name in topological(upstreams):
+        step[name] = 1 + max((step[upstream] for upstream in upstreams[name]), default=-1)
+        if step[name] == len(out):
+            out.append([])
+        out[step[name]].append(name)
+    return out

@@ -7,13 +7,20 @@ It owns uniqueness of names and the dependency graph; it knows nothing of how a 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.errors import DependencyCycle, DuplicateName, FlowError, UnknownName, did_you_mean
+from ematix_flow.errors import (
+    DeclarationError,
+    DependencyCycle,
+    DuplicateName,
+    FlowError,
+    UnknownName,
+    did_you_mean,
+)
 from ematix_flow.graph.order import find_cycle, topological
 
 if TYPE_CHECKING:
@@ -130,12 +137,53 @@ class Registry:
             self.check_pipeline(declared.spec)
         self._refuse_circle_through_references()
         for workflow in self.workflows.values():
-            for name in workflow.triggered_by.names() if workflow.triggered_by else ():
-                if name not in self.pipelines and name not in self.workflows:
-                    raise self._unknown("pipeline", name, workflow.where, f"{workflow.name!r} waits for")
+            self._check_workflow(workflow)
+        self._refuse_workflows_in_a_circle()
+
+    def _check_workflow(self, workflow: WorkflowSpec) -> None:
+        if workflow.name in self.pipelines:
+            raise DuplicateName(
+                f"{workflow.name!r} is the name of a workflow and of a pipeline", where=workflow.where
+            )
+        for name in workflow.triggered_by.names() if workflow.triggered_by else ():
+            if name not in self.pipelines and name not in self.workflows:
+                who = f"{workflow.name!r} waits for"
+                self._refuse_stream(name, workflow, who)
+                raise self._unknown("pipeline", name, workflow.where, who, self.workflows)
+        for job in workflow.jobs:
+            self._refuse_stream(job, workflow, f"workflow {workflow.name!r} runs")
+            if job not in self.pipelines:
+                raise self._unknown("pipeline", job, workflow.where, f"workflow {workflow.name!r} runs")
+
+    def _refuse_stream(self, name: str, workflow: WorkflowSpec, who: str) -> None:
+        if name in self.streams and name not in self.pipelines:
+            raise DeclarationError(
+                f"{who} the stream {name!r}, which has no end to wait for",
+                where=workflow.where,
+                next_step=f"flow consume {name}  follows it; leave it out of the workflow",
+            )
+
+    def _refuse_workflows_in_a_circle(self) -> None:
+        """A workflow that its own jobs start, or one that they start, would never come to rest."""
+        runs: dict[str, list[str]] = {}
+        for workflow in self.workflows.values():
             for job in workflow.jobs:
-                if job not in self.pipelines:
-                    raise self._unknown("pipeline", job, workflow.where, f"workflow {workflow.name!r} runs")
+                runs.setdefault(job, []).append(workflow.name)
+        edges = {
+            name: [
+                found
+                for given in (workflow.triggered_by.names() if workflow.triggered_by else ())
+                for found in ([given] if given in self.workflows else runs.get(given, ()))
+            ]
+            for name, workflow in self.workflows.items()
+        }
+        cycle = find_cycle(edges)
+        if cycle:
+            raise DependencyCycle(
+                f"workflows start each other in a circle: {' → '.join(cycle)}",
+                where=self.workflows[cycle[0]].where,
+                next_step="a workflow cannot wait for what it starts itself: change triggered_by=",
+            )
 
     def check_pipeline(self, spec: PipelineSpec) -> None:
         """Every name that a pipeline mentions must be declared."""
@@ -166,8 +214,10 @@ class Registry:
         edges = {n: d.spec.depends_on for n, d in self.pipelines.items()}
         return [name for name in topological(edges) if name in set(wanted)]
 
-    def _unknown(self, kind: str, name: str, where: SourceLocation | None, who: str) -> FlowError:
-        known = self.pipelines if kind == "pipeline" else {**self.transforms, **self.pipelines}
+    def _unknown(
+        self, kind: str, name: str, where: SourceLocation | None, who: str, also: Iterable[str] = ()
+    ) -> FlowError:
+        known = {*self.pipelines, *also, *(self.transforms if kind == "transform" else ())}
         return UnknownName(
             f"{who} {kind} {name!r}, which is not declared.{did_you_mean(name, known)}", where=where
         )

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 class Listener:
     """Override what you want to see. Called from the run's own thread, except `rows`."""
 
+    def for_pipeline(self, name: str) -> Listener:
+        """Who listens to this one, where several pipelines run side by side."""
+        return self
+
     def planned(self, plan: Plan) -> None:
         """The plan is made and will be carried out now."""
 

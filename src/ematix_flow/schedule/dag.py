@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from ematix_flow.engine.results import RunResult, unexpected
 from ematix_flow.errors import FlowError, Interrupted
-from ematix_flow.graph.order import downstream
+from ematix_flow.graph.order import within
 from ematix_flow.graph.registry import Registry, use_registry
+from ematix_flow.schedule.endings import record_skip
 from ematix_flow.schedule.run import RunContext, run_pipeline
+from ematix_flow.schedule.team import Team, jar_groups_of, with_jars
 
 
 @dataclass(frozen=True)
@@ -31,25 +34,45 @@ def run_dag(
     *,
     before: Callable[[str], None] = lambda name: None,
     after: Callable[[Outcome], None] = lambda outcome: None,
+    workers: int = 1,
 ) -> list[Outcome]:
-    """Run the named pipelines (all by default), upstreams first, and go on past failures."""
+    """Run the named pipelines (all by default), upstreams first, and go on past failures.
+
+    With more ``workers``, branches that do not depend on each other run side by side. What depends on a
+    failure is not run, and recorded as skipped.
+    """
     order = registry.order(None if names is None else [registry.pipeline(n).spec.name for n in names])
-    edges = {n: d.spec.depends_on for n, d in registry.pipelines.items()}
-    blocked: dict[str, str] = {}
-    outcomes = []
-    for name in order:
-        before(name)
-        if name in blocked:
-            reason = f"{blocked[name]} failed, and {name} depends on it"
-            outcome = Outcome(name, "not_run", reason=reason)
-        else:
-            outcome = _run_one(registry, name, context)
-            if outcome.status == "failed":
-                for dependent in downstream(edges, name):
-                    blocked.setdefault(dependent, name)
-        outcomes.append(outcome)
+    upstreams = within({n: d.spec.depends_on for n, d in registry.pipelines.items()}, set(order))
+    shared = with_jars(context, jar_groups_of(registry, order)) if workers > 1 else context
+    team: Team[Outcome] = Team(workers)
+    outcomes: dict[str, Outcome] = {}
+    failed: dict[str, str] = {}  # for what failed or was not run because of it: which one failed
+
+    def over(outcome: Outcome) -> None:
+        outcomes[outcome.pipeline] = outcome
+        if outcome.status == "failed":
+            failed[outcome.pipeline] = outcome.pipeline
         after(outcome)
-    return outcomes
+
+    waiting = list(order)
+    while waiting or team.busy:
+        for name in [each for each in waiting if all(above in outcomes for above in upstreams[each])]:
+            culprit = next((failed[above] for above in upstreams[name] if above in failed), None)
+            if culprit is None and not team.room:
+                continue
+            waiting.remove(name)
+            before(name)
+            if culprit is not None:
+                failed[name] = culprit
+                reason = f"{culprit} failed, and {name} depends on it"
+                record_skip(context.run_log, registry.pipeline(name).spec, reason, context.trigger)
+                over(Outcome(name, "not_run", reason=reason))
+            else:
+                mine = replace(shared, listener=shared.listener.for_pipeline(name)) if workers > 1 else shared
+                team.start(partial(_run_one, registry, name, mine))
+        if team.busy:
+            over(team.ended())
+    return [outcomes[name] for name in order]
 
 
 def _run_one(registry: Registry, name: str, context: RunContext) -> Outcome:

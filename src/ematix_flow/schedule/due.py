@@ -13,8 +13,9 @@ from itertools import islice
 
 from ematix_flow.spec.pipelines import Catchup
 from ematix_flow.spec.schedules import Schedule
-from ematix_flow.state.slots import Slot
+from ematix_flow.state.slots import Slot, SlotRecord
 
+MISSED = "missed, and catchup does not ask for it"
 MOST_AT_ONCE = 1_000  # slots of one pipeline that one look opens; the next look goes on
 
 
@@ -33,6 +34,11 @@ class Due:
 
     wanted: tuple[Slot, ...] = ()
     missed: tuple[Slot, ...] = ()
+
+
+def is_missed(record: SlotRecord) -> bool:
+    """Whether it was let be, rather than held back by what it depends on."""
+    return record.status == "skipped" and record.reason == MISSED
 
 
 class Agenda:

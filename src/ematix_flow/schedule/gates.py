@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ematix_flow.schedule.due import is_missed
 from ematix_flow.spec.pipelines import PipelineSpec
+from ematix_flow.state.records import RunRecord
 from ematix_flow.state.slots import Slot, SlotRecord
 
-LastSuccess = Callable[[str], dt.datetime | None]
+LastSuccess = Callable[[str], RunRecord | None]
 Latest = Callable[[str, dt.datetime], SlotRecord | None]
 
 
@@ -54,16 +56,19 @@ def _of_one(
     for record in unended:
         if record.slot.pipeline == upstream and record.slot.at <= slot.at:
             return Gate("wait", f"{upstream} of {shown(record.slot.at)} has not ended yet")
-    before = latest(upstream, slot.at)
-    if before is not None and before.status == "gave_up":
-        why = before.reason or "it failed"
-        return Gate("skip", f"{upstream} of {shown(before.slot.at)} was given up: {why}")
-    success = last_success(upstream)
+    before, success = latest(upstream, slot.at), last_success(upstream)
+    if before is not None and before.status in ("gave_up", "skipped") and not is_missed(before):
+        mended = success is not None and success.started_at > before.slot.at  # by hand, as a rule
+        if not mended and before.status == "skipped":
+            return Gate("skip", before.reason)  # the failure further up is what a person wants to know
+        if not mended:
+            why = before.reason or "it failed"
+            return Gate("skip", f"{upstream} of {shown(before.slot.at)} was given up: {why}")
     if success is None:
         return Gate("skip", f"{upstream} has never succeeded")
-    oldest = spec.upstream_freshness_seconds
-    if oldest is not None and now - success > dt.timedelta(seconds=oldest):
-        return Gate("skip", f"{upstream} last succeeded at {shown(success)}, more than {oldest:g} s ago")
+    oldest, at = spec.upstream_freshness_seconds, success.finished_at or success.started_at
+    if oldest is not None and now - at > dt.timedelta(seconds=oldest):
+        return Gate("skip", f"{upstream} last succeeded at {shown(at)}, more than {oldest:g} s ago")
     return GO
 
 

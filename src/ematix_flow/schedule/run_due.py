@@ -9,18 +9,22 @@ import random
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Literal
 
 from ematix_flow.engine.results import RunResult, unexpected
 from ematix_flow.errors import FlowError, Interrupted, PipelineLocked, UsageError
 from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.schedule.due import Agenda, Scheduled
+from ematix_flow.schedule.endings import last_ends, last_success, record_skip
 from ematix_flow.schedule.gates import gate
 from ematix_flow.schedule.run import RunContext, run_pipeline
 from ematix_flow.schedule.slots import Ended, conclude, look, take
+from ematix_flow.schedule.team import Team, jar_groups_of, with_jars
+from ematix_flow.schedule.workflows import Workflows
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.state.runlog import RunLog
 from ematix_flow.state.slots import Claim, Slot, SlotRecord, SlotStore
@@ -53,33 +57,98 @@ class Runner:
     lease_seconds: float = LEASE_SECONDS
     holder: str = field(default_factory=lambda: new_holder())
     chance: random.Random = field(default_factory=random.Random)
+    only: frozenset[str] | None = None  # the pipelines that it runs, where that is not all
+
+    @property
+    def names(self) -> Collection[str]:
+        """The pipelines that it runs."""
+        return self.registry.pipelines if self.only is None else self.only
+
+    @cached_property
+    def workflows(self) -> Workflows:
+        """Those that have a job here."""
+        specs = self.registry.workflows.values()
+        watched = [spec for spec in specs if self.only is None or self.only & set(spec.jobs)]
+        return Workflows(watched, lambda names: last_ends(self.run_log, names))
 
     def agenda(self, interval: dt.timedelta) -> Agenda:
-        return Agenda(list(scheduled(self.registry)), interval)
+        """What fires by itself, and of what a workflow here runs all, so that no fire of a job is lost."""
+        wanted = None if self.only is None else self.only | self.workflows.jobs()
+        pipelines = [each for each in scheduled(self.registry) if wanted is None or each.name in wanted]
+        return Agenda([*pipelines, *self.workflows.scheduled()], interval)
+
+    def look(self, agenda: Agenda) -> list[SlotRecord]:
+        """What may be claimed now, upstreams first among those of one moment."""
+        place = {name: number for number, name in enumerate(self.registry.order())}
+        found = look(self.store, agenda, self.workflows, self.names)
+        return sorted(found, key=lambda each: (each.slot.at, place[each.slot.pipeline]))
 
     def run_due(
         self,
         interval: dt.timedelta,
         before: Callable[[Slot], None] = lambda slot: None,
         after: Callable[[SlotOutcome], None] = lambda outcome: None,
+        workers: int = 1,
     ) -> list[SlotOutcome]:
-        """Everything that is due, once through. What must wait is due again at the next call."""
-        due = look(self.store, self.agenda(interval))
-        place = {name: number for number, name in enumerate(self.registry.order())}
-        outcomes = []
-        for record in sorted(due, key=lambda each: (each.slot.at, place.get(each.slot.pipeline, 0))):
-            outcome = self._run(record, before)
-            if outcome is not None:
+        """Everything that is due, and the workflows that this starts. What must wait is due another time."""
+        if workers > 1:
+            groups = jar_groups_of(self.registry, self.names)
+            runner = replace(self, context=lambda slot: with_jars(self.context(slot), groups))
+        else:
+            runner = self
+        agenda, seen = self.agenda(interval), set[Slot]()
+        outcomes: list[SlotOutcome] = []
+        for _ in range(1 + len(self.workflows.specs)):  # none of them starts another in a circle
+            due = [record for record in self.look(agenda) if record.slot not in seen]
+            if not due:
+                break
+            seen.update(record.slot for record in due)
+            for outcome in runner._run_all(due, before, workers):
                 outcomes.append(outcome)
                 after(outcome)
         return outcomes
 
-    def _run(self, record: SlotRecord, before: Callable[[Slot], None]) -> SlotOutcome | None:
-        found = self.pick(record)
-        if not isinstance(found, Claim):
-            return found
-        before(found.slot)
-        return self.run_claimed(found)
+    def _run_all(
+        self, due: Sequence[SlotRecord], before: Callable[[Slot], None], workers: int
+    ) -> Iterator[SlotOutcome]:
+        """Each once, side by side where nothing stands between; how they end, as they do."""
+        team: Team[SlotOutcome] = Team(workers)
+        ready, waiting = list(due), dict[SlotRecord, SlotOutcome]()
+        at_work: set[str] = set()
+        while ready or team.busy:
+            while ready and team.room:
+                record = ready.pop(0)
+                name = record.slot.pipeline
+                if name in at_work:
+                    waiting[record] = SlotOutcome(record.slot, "waiting", f"{name} is still running")
+                    continue
+                found = self.pick(record)
+                if isinstance(found, Claim):
+                    before(found.slot)
+                    at_work.add(name)
+                    team.start(partial(self.run_claimed, found))
+                elif found is not None and found.status == "waiting":
+                    waiting[record] = found
+                elif found is not None:
+                    yield found
+                    ready += self._released(waiting, name)
+            if team.busy:
+                ended = team.ended()
+                at_work.discard(ended.slot.pipeline)
+                yield ended
+                ready += self._released(waiting, ended.slot.pipeline)
+        yield from waiting.values()
+
+    def _released(self, waiting: dict[SlotRecord, SlotOutcome], ended: str) -> list[SlotRecord]:
+        """What may have waited for this pipeline: it is looked at again."""
+        free = [
+            record
+            for record in waiting
+            if ended in (record.slot.pipeline, *self.registry.pipeline(record.slot.pipeline).spec.depends_on)
+        ]
+        for record in free:
+            del waiting[record]
+        return free
 
     def pick(self, record: SlotRecord) -> Claim | SlotOutcome | None:
         """Claim a slot that is due and may run; what becomes of it otherwise; None when it is another's."""
@@ -88,15 +157,16 @@ class Runner:
             spec,
             slot,
             self.store.now(),
-            self.store.unended(spec.depends_on),
+            self.store.unended(spec.depends_on) if spec.depends_on else (),
             self.store.latest,
-            self._last_success,
+            lambda upstream: last_success(self.run_log, upstream),
         )
         if found.verdict == "wait":
             return SlotOutcome(slot, "waiting", found.reason)
         claim = take(self.store, record, self.holder, self.lease_seconds, spec.retry)
         if claim is not None and found.verdict == "skip":
-            self.store.end(claim, "skipped", found.reason)
+            if self.store.end(claim, "skipped", found.reason):
+                record_skip(self.run_log, spec, found.reason or "", self.context(slot).trigger, slot.at)
             return SlotOutcome(slot, "skipped", found.reason)
         return claim
 
@@ -148,10 +218,6 @@ class Runner:
         finally:
             over.set()
             thread.join()
-
-    def _last_success(self, pipeline: str) -> dt.datetime | None:
-        found = self.run_log.list(pipeline, "succeeded", limit=1)
-        return (found[0].finished_at or found[0].started_at) if found else None
 
 
 def new_holder() -> str:

@@ -16,7 +16,6 @@ from ematix_flow.errors import FlowError
 from ematix_flow.schedule.due import Agenda
 from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Executor
 from ematix_flow.schedule.run_due import Runner, SlotOutcome
-from ematix_flow.schedule.slots import look
 from ematix_flow.state.slots import Claim, Lease
 
 POLL_SECONDS, LEADER_SECONDS, GRACE_SECONDS = 10.0, 60.0, 60.0
@@ -70,7 +69,7 @@ class Scheduler:
         if self._lease is None:
             return []
         started: list[Claim] = []
-        for record in look(store, self._agenda):
+        for record in self.runner.look(self._agenda):
             room = self.executor.room()
             if self.stop.is_set() or (room is not None and room <= 0):
                 break  # what is left is due at the next look, the oldest first

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from ematix_flow.schedule.due import Agenda
+from ematix_flow.schedule.due import MISSED, MOST_AT_ONCE, Agenda
+from ematix_flow.schedule.workflows import Workflows
 from ematix_flow.spec.pipelines import RetryPolicy
 from ematix_flow.state.slots import Claim, SlotRecord, SlotStore
 
@@ -29,16 +32,27 @@ class Ended:
     locked: bool = False
 
 
-def look(store: SlotStore, agenda: Agenda) -> list[SlotRecord]:
-    """Open what has fired, and list what may be claimed now, the oldest first."""
-    names = list(agenda.scheduled)
-    due = agenda.due({name: known.slot.at for name, known in store.newest(names).items()}, store.now())
+def look(
+    store: SlotStore,
+    agenda: Agenda,
+    workflows: Workflows | None = None,
+    names: Collection[str] | None = None,
+) -> list[SlotRecord]:
+    """Open what has fired, and list what may be claimed now, the oldest first: of ``names``, if given."""
+    if workflows is not None:
+        workflows.advance(store)
+    known = store.newest(list(agenda.scheduled))
+    due = agenda.due({name: record.slot.at for name, record in known.items()}, store.now())
     if due.missed:
-        store.open(due.missed, "skipped", "missed, and catchup does not ask for it")
+        store.open(due.missed, "skipped", MISSED)
     if due.wanted:
         store.open(due.wanted)
+    if workflows is not None:  # after the jobs' own fires, which look for what is newer than the newest
+        many = Counter(slot.pipeline for slot in due.wanted)
+        workflows.open_jobs(store, [name for name, number in many.items() if number >= MOST_AT_ONCE])
     now = store.now()  # later than what was just opened
-    return [record for record in store.unended(names) if record.is_due(now)]
+    found = store.unended(list(agenda.scheduled if names is None else names))
+    return [record for record in found if record.is_due(now)]
 
 
 def take(

@@ -258,6 +258,7 @@ class PipelineSpec:
     schedule: str | None = None
     timezone: str | None = None
     catchup: Catchup = "last"
+    tags: tuple[str, ...] = ()
     depends_on: tuple[str, ...] = ()
     upstream_freshness_seconds: float | None = None
     retry: RetryPolicy = RetryPolicy()
@@ -285,6 +286,7 @@ class PipelineSpec:
             "schedule": self.schedule,
             "timezone": self.timezone,
             "catchup": self.catchup,
+            "tags": list(self.tags),
             "depends_on": list(self.depends_on),
             "upstream_freshness_seconds": self.upstream_freshness_seconds,
             "retry": asdict(self.retry),
@@ -305,6 +307,7 @@ class PipelineSpec:
                 **value,
                 "targets": tuple(TargetSpec.from_json(t) for t in value["targets"]),
                 "source": SourceSpec.from_json(value["source"]),
+                "tags": tuple(value["tags"]),
                 "depends_on": tuple(value["depends_on"]),
                 "retry": RetryPolicy(**value["retry"]),
                 "transforms_pre": tuple(pre_transform_from_json(t) for t in value["transforms_pre"]),
@@ -345,6 +348,11 @@ class Trigger:
     kind: Literal["all", "any"]
     members: tuple[str | Trigger, ...]
 
+    def __str__(self) -> str:
+        """``orders and (items or stock)``"""
+        parts = [f"({m})" if isinstance(m, Trigger) and len(m.members) > 1 else str(m) for m in self.members]
+        return (" and " if self.kind == "all" else " or ").join(parts)
+
     def names(self) -> tuple[str, ...]:
         """All names in it, however deep."""
         return tuple(n for m in self.members for n in (m.names() if isinstance(m, Trigger) else (m,)))
@@ -370,7 +378,7 @@ class WorkflowSpec:
     triggered_by: Trigger | None = None
     schedule: str | None = None
     timezone: str | None = None
-    on_message: str | None = None
+    catchup: Catchup = "last"
     where: SourceLocation | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -380,7 +388,7 @@ class WorkflowSpec:
             "triggered_by": self.triggered_by.to_json() if self.triggered_by else None,
             "schedule": self.schedule,
             "timezone": self.timezone,
-            "on_message": self.on_message,
+            "catchup": self.catchup,
         }
 
     @classmethod

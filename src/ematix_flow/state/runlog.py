@@ -111,6 +111,10 @@ class RunLog(ABC):
     def close(self) -> None:
         """Let go of the store. The log can be opened again."""
 
+    def newest(self, pipelines: Sequence[str], each: int = 1) -> dict[str, tuple[RunRecord, ...]]:
+        """The newest runs of each pipeline, at most so many of each, newest first."""
+        return {pipeline: self.list(pipeline, limit=each) for pipeline in pipelines}
+
     def last(self, pipeline: str) -> RunRecord | None:
         """The newest run of a pipeline, however it ended."""
         newest = self.list(pipeline, limit=1)

@@ -90,6 +90,22 @@ class SlotStore(ABC):
     def latest(self, pipeline: str, until: dt.datetime) -> SlotRecord | None:
         """The newest slot of a pipeline that fires then or before."""
 
+    def many(self, wanted: Sequence[Slot]) -> dict[Slot, SlotRecord]:
+        """Those of them that are known."""
+        found = ((slot, self.get(slot)) for slot in wanted)
+        return {slot: record for slot, record in found if record is not None}
+
+    def history(self, pipelines: Sequence[str], since: dt.datetime) -> list[SlotRecord]:
+        """Every slot of theirs that fires then or later, the newest first, pipeline by pipeline."""
+        found: list[SlotRecord] = []
+        newest = self.newest(pipelines)
+        for pipeline in pipelines:
+            record = newest.get(pipeline)
+            while record is not None and record.slot.at >= since:
+                found.append(record)
+                record = self.latest(pipeline, record.slot.at - dt.timedelta(microseconds=1))
+        return found
+
     @abstractmethod
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
         """Claim a slot that is due as it was ``seen``; None when it is not due or another was faster."""

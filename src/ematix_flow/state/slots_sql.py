@@ -111,6 +111,19 @@ class SqlSlots(SlotStore):
             row = connection.execute(query.order_by(slots.c.fires_at.desc()).limit(1)).one_or_none()
         return None if row is None else _record(row)
 
+    def many(self, wanted: Sequence[Slot]) -> dict[Slot, SlotRecord]:
+        found: dict[Slot, SlotRecord] = {}
+        with self._asking() as connection:
+            for first in range(0, len(wanted), _AT_ONCE):
+                part = wanted[first : first + _AT_ONCE]
+                query = sa.select(slots).where(
+                    slots.c.pipeline.in_({slot.pipeline for slot in part}),
+                    slots.c.fires_at.in_({slot.at for slot in part}),
+                )
+                records = [_record(row) for row in connection.execute(query)]
+                found |= {record.slot: record for record in records if record.slot in part}
+        return found
+
     # ------------------------------------------------------------------ slots
 
     def open(self, wanted: Iterable[Slot], status: SlotStatus = "waiting", reason: str | None = None) -> int:

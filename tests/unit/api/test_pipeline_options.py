@@ -252,7 +252,10 @@ def test_transforms_and_workflows_survive_json() -> None:
         ({"jobs": ["a", "a"]}, "twice"),
         ({"jobs": ["a"]}, "nothing starts"),
         ({"jobs": ["a"], "schedule": "x"}, "not a cron"),
-        ({"jobs": ["a"], "schedule": "0 2 * * *", "on_message": "topic"}, "neither"),
+        ({"jobs": ["a"], "on_message": "topic"}, "on_message= starts nothing"),
+        ({"jobs": ["a"], "triggered_by": 5}, "takes names"),
+        ({"jobs": ["a"], "triggered_by": []}, "at least one name"),
+        ({"jobs": ["a"], "schedule": "0 2 * * *", "catchup": "always"}, "catchup='always' is unknown"),
     ],
 )
 def test_a_wrong_workflow_is_refused(options: dict[str, Any], words: str) -> None:

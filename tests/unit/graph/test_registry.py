@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 
 from ematix_flow import Annotated, BigInt, ManagedTable, ematix, pk
-from ematix_flow.errors import DependencyCycle, DuplicateName, ModuleLoadError, UnknownName, UsageError
+from ematix_flow.errors import (
+    DeclarationError,
+    DependencyCycle,
+    DuplicateName,
+    ModuleLoadError,
+    UnknownName,
+    UsageError,
+)
 from ematix_flow.graph.loading import load_module
-from ematix_flow.graph.order import downstream, find_cycle, topological
+from ematix_flow.graph.order import find_cycle, topological
 from ematix_flow.graph.registry import Registry, current_registry, use_registry
 
 
@@ -103,6 +110,49 @@ def test_a_workflow_cannot_wait_for_something_undeclared() -> None:
         current_registry().check()
 
 
+def test_workflows_that_start_each_other_in_a_circle_are_refused() -> None:
+    declare("orders")
+    declare("items")
+    ematix.workflow("first", jobs=["orders"], triggered_by="second")
+    ematix.workflow("second", jobs=["items"], triggered_by="orders")
+    with pytest.raises(DependencyCycle, match="start each other in a circle") as raised:
+        current_registry().check()
+    assert raised.value.where is not None and raised.value.where.file == __file__
+
+
+def test_a_workflow_cannot_wait_for_its_own_job() -> None:
+    declare("orders")
+    ematix.workflow("nightly", jobs=["orders"], triggered_by="orders")
+    with pytest.raises(DependencyCycle, match="nightly → nightly"):
+        current_registry().check()
+
+
+def test_a_stream_is_no_job_of_a_workflow() -> None:
+    declare("orders")
+    current_registry().streams["clicks"] = object()  # type: ignore[assignment]  # its name is all that counts
+    ematix.workflow("nightly", jobs=["orders", "clicks"], schedule="0 2 * * *")
+    with pytest.raises(DeclarationError, match=r"(?s)the stream 'clicks'.*flow consume clicks") as raised:
+        current_registry().check()
+    assert raised.value.where is not None
+
+
+def test_a_workflow_and_a_pipeline_cannot_share_a_name() -> None:
+    declare("orders")
+    ematix.workflow("orders", jobs=["orders"], schedule="0 2 * * *")
+    with pytest.raises(DuplicateName, match="a workflow and of a pipeline"):
+        current_registry().check()
+
+
+def test_a_single_upstream_may_be_given_as_it_is() -> None:
+    declare("orders")
+
+    @ematix.pipeline(target=Events, name="sums", depends_on="orders")
+    def load() -> str:
+        return "SELECT 1"
+
+    assert load.spec.depends_on == ("orders",)
+
+
 def test_a_circle_through_post_load_references_is_refused() -> None:
     ematix.pipeline(target=Events, name="a", transforms_post=[ematix.transform_ref("b")])(lambda: "SELECT 1")
     ematix.pipeline(target=Events, name="b", transforms_post=[ematix.transform_ref("a")])(lambda: "SELECT 1")
@@ -113,8 +163,6 @@ def test_a_circle_through_post_load_references_is_refused() -> None:
 def test_graph_questions_on_plain_edges() -> None:
     edges = {"a": (), "b": ("a",), "c": ("b",), "d": ("a",)}
     assert topological(edges) == ["a", "b", "d", "c"]
-    assert downstream(edges, "a") == {"b", "c", "d"}
-    assert downstream(edges, "c") == set()
     assert find_cycle(edges) is None
 
 

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from ematix_flow.cli.group import new_app
-from ematix_flow.cli.options import AllOption, EngineOption, ModuleOption, NamesArgument, OutputOption
+from ematix_flow.cli.options import (
+    AllOption,
+    EngineOption,
+    ExcludeOption,
+    ModuleOption,
+    NamesArgument,
+    OutputOption,
+    SelectOption,
+)
 from ematix_flow.cli.project import chosen_pipelines, load_project
 from ematix_flow.cli.results import exit_code, write_outcomes
 from ematix_flow.cli.terminal import say
@@ -16,6 +24,8 @@ app = new_app()
 def dry_run(
     names: NamesArgument = None,
     everything: AllOption = False,
+    select: SelectOption = None,
+    exclude: ExcludeOption = None,
     module: ModuleOption = None,
     engine: EngineOption = None,
     output: OutputOption = "text",
@@ -25,7 +35,7 @@ def dry_run(
     from ematix_flow.cli.signals import interruptible
 
     registry = load_project(module)
-    chosen = chosen_pipelines(registry, names or [], everything=everything)
+    chosen = chosen_pipelines(registry, names, everything=everything, select=select, exclude=exclude)
     view = choose_view(chosen)
     with view.shown(), interruptible():
         outcomes = dry_run_all(registry, chosen, engine, view)

@@ -8,13 +8,15 @@ import typer
 
 from ematix_flow.cli.drawing import draw_graph
 from ematix_flow.cli.group import new_app
-from ematix_flow.cli.options import ModuleOption, OutputOption
+from ematix_flow.cli.options import ExcludeOption, ModuleOption, NamesArgument, OutputOption, SelectOption
 from ematix_flow.cli.output import Column, write_json, write_table, write_text
-from ematix_flow.cli.project import load_project
+from ematix_flow.cli.project import load_project, narrowed
+from ematix_flow.cli.starts import fired_by, schedule_of, starts_of
 from ematix_flow.cli.terminal import say
 
 if TYPE_CHECKING:
-    from ematix_flow.spec.pipelines import PipelineSpec
+    from ematix_flow.graph.registry import Registry
+    from ematix_flow.spec.pipelines import PipelineSpec, WorkflowSpec
     from ematix_flow.spec.streams import StreamSpec
 
 app = new_app()
@@ -22,16 +24,30 @@ app = new_app()
 
 @app.command("list")
 def list_pipelines(
+    names: NamesArgument = None,
+    select: SelectOption = None,
+    exclude: ExcludeOption = None,
     module: ModuleOption = None,
     graph: Annotated[bool, typer.Option("--graph", help="Draw what runs after what.")] = False,
     output: OutputOption = "text",
 ) -> None:
-    """Show the pipelines that a module declares: target, schedule, dependencies, place."""
+    """Show the pipelines that a module declares: target, schedule, dependencies, place.
+
+    With a selector only the batch pipelines that it chooses, and the workflows that run one of them.
+    """
     registry = load_project(module)
-    specs = [declared.spec for declared in registry.pipelines.values()]
-    streams = [declared.spec for declared in registry.streams.values()]
+    only = narrowed(registry, names, select, exclude)
+    specs = [d.spec for name, d in registry.pipelines.items() if only is None or name in only]
+    streams = [declared.spec for declared in registry.streams.values()] if only is None else []
+    workflows = [w for w in registry.workflows.values() if only is None or only.intersection(w.jobs)]
     if output == "json":
-        write_json([*(_as_json(spec) for spec in specs), *(stream_as_json(spec) for spec in streams)])
+        write_json(
+            [
+                *(_as_json(spec) for spec in specs),
+                *(stream_as_json(spec) for spec in streams),
+                *(_workflow_as_json(spec) for spec in workflows),
+            ]
+        )
         return
     if not specs and not streams:
         say("the module declares no pipeline")
@@ -39,7 +55,9 @@ def list_pipelines(
     if graph:
         upstreams = {spec.name: spec.depends_on for spec in specs}
         drawn = draw_graph(upstreams, {spec.name: f"→ {_targets(spec)}" for spec in specs})
-        write_text("\n".join([*drawn, *(f"{_sources(s)} ⇝ {s.name}  → {_targets(s)}" for s in streams)]))
+        drawn += [f"{_sources(s)} ⇝ {s.name}  → {_targets(s)}" for s in streams]
+        drawn += [f"workflow {w.name} ({starts_of(w)}): {', '.join(w.jobs)}" for w in workflows]
+        write_text("\n".join(drawn))
         return
     columns = (
         Column("pipeline"),
@@ -49,7 +67,8 @@ def list_pipelines(
         Column("depends on", wraps=True),
         Column("declared at", wraps=True),
     )
-    write_table(columns, [*(_row(spec) for spec in specs), *(_stream_row(spec) for spec in streams)])
+    rows = [_row(spec, registry) for spec in specs] + [_stream_row(spec) for spec in streams]
+    write_table(columns, rows + [_workflow_row(spec) for spec in workflows])
 
 
 def _targets(spec: PipelineSpec | StreamSpec) -> str:
@@ -64,10 +83,14 @@ def loads_of(spec: PipelineSpec | StreamSpec) -> str:
     return ", ".join(f"{target.mode} → {target.label}" for target in spec.targets)
 
 
-def _row(spec: PipelineSpec) -> tuple[object, ...]:
-    schedule = f"{spec.schedule} {spec.timezone}" if spec.schedule and spec.timezone else spec.schedule
+def _row(spec: PipelineSpec, registry: Registry) -> tuple[object, ...]:
     upstreams = ", ".join(spec.depends_on)
-    return spec.name, "pipeline", loads_of(spec), schedule or "by hand", upstreams, spec.where
+    return spec.name, "pipeline", loads_of(spec), fired_by(spec, registry), upstreams, spec.where
+
+
+def _workflow_row(spec: WorkflowSpec) -> tuple[object, ...]:
+    after = str(spec.triggered_by or "")
+    return spec.name, "workflow", f"runs {', '.join(spec.jobs)}", schedule_of(spec), after, spec.where
 
 
 def _stream_row(spec: StreamSpec) -> tuple[object, ...]:
@@ -82,10 +105,16 @@ def _as_json(spec: PipelineSpec) -> dict[str, Any]:
         "targets": [{"target": t.label, "mode": t.mode} for t in spec.targets],
         "schedule": spec.schedule,
         "timezone": spec.timezone,
+        "tags": list(spec.tags),
         "depends_on": list(spec.depends_on),
         "incremental": spec.source.incremental,
         "where": str(spec.where) if spec.where else None,
     }
+
+
+def _workflow_as_json(spec: WorkflowSpec) -> dict[str, Any]:
+    where = str(spec.where) if spec.where else None
+    return {**spec.to_json(), "kind": "workflow", "where": where}
 
 
 def stream_as_json(spec: StreamSpec) -> dict[str, Any]:

@@ -9,7 +9,15 @@ import typer
 
 from ematix_flow.cli.failures import show
 from ematix_flow.cli.group import new_app
-from ematix_flow.cli.options import AllOption, EngineOption, ModuleOption, NamesArgument, OutputOption
+from ematix_flow.cli.options import (
+    AllOption,
+    EngineOption,
+    ExcludeOption,
+    ModuleOption,
+    NamesArgument,
+    OutputOption,
+    SelectOption,
+)
 from ematix_flow.cli.output import Column, count, size, write_json, write_table
 from ematix_flow.cli.project import chosen_pipelines, load_project
 from ematix_flow.cli.terminal import say
@@ -26,6 +34,8 @@ app = new_app()
 def maintain(
     names: NamesArgument = None,
     everything: AllOption = False,
+    select: SelectOption = None,
+    exclude: ExcludeOption = None,
     module: ModuleOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
@@ -61,7 +71,8 @@ def maintain(
     kept = None if retain is None else parse_duration("--retain", retain)
     upkeep = Upkeep(kept, columns, dry_run=dry_run, forced=force)
     registry = load_project(module)
-    pipelines = [registry.pipeline(n) for n in chosen_pipelines(registry, names or [], everything=everything)]
+    chosen = chosen_pipelines(registry, names, everything=everything, select=select, exclude=exclude)
+    pipelines = [registry.pipeline(name) for name in chosen]
     spark = spark_starter(engine)
     if names:
         require_lakes(pipelines, spark)

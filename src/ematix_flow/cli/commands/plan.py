@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
 
 from ematix_flow.cli.failures import show
 from ematix_flow.cli.group import new_app
-from ematix_flow.cli.options import AllOption, EngineOption, ModuleOption, NamesArgument, OutputOption
+from ematix_flow.cli.options import (
+    AllOption,
+    EngineOption,
+    ExcludeOption,
+    ModuleOption,
+    NamesArgument,
+    OutputOption,
+    SelectOption,
+)
 from ematix_flow.cli.output import write_json, write_text
 from ematix_flow.cli.project import chosen_pipelines, load_project
 from ematix_flow.errors import FlowError
+from ematix_flow.graph.order import levels, within
 
 app = new_app()
 
@@ -22,6 +32,8 @@ CHANGES_PENDING = 3
 def plan(
     names: NamesArgument = None,
     everything: AllOption = False,
+    select: SelectOption = None,
+    exclude: ExcludeOption = None,
     module: ModuleOption = None,
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 3 when a table would be created or changed.")
@@ -36,8 +48,10 @@ def plan(
     from ematix_flow.schedule.run import plan_pipeline
 
     registry = load_project(module)
-    chosen = chosen_pipelines(registry, names or [], everything=everything)
+    chosen = chosen_pipelines(registry, names, everything=everything, select=select, exclude=exclude)
     spark = spark_starter(engine)
+    upstreams = within({name: d.spec.depends_on for name, d in registry.pipelines.items()}, set(chosen))
+    steps = {name: number for number, each in enumerate(levels(upstreams), 1) for name in each}
     plans, errors = [], []
     for name in chosen:
         try:
@@ -47,12 +61,27 @@ def plan(
                 raise
             errors.append((name, error))
     if output == "json":
-        failed = [{"pipeline": name, "error": problem.to_json()} for name, problem in errors]
-        write_json([*(p.to_json() for p in plans), *failed])
+        made = {p.pipeline.name: p.to_json() for p in plans}
+        made |= {name: {"pipeline": name, "error": problem.to_json()} for name, problem in errors}
+        write_json([{**made[name], "step": steps[name], "after": list(upstreams[name])} for name in chosen])
     else:
+        if len(chosen) > 1:
+            write_text(_run_order(steps, upstreams) + "\n")
         write_text("\n\n".join(plan_to_text(p, verbose=verbose) for p in plans))
         for name, problem in errors:
             show(problem, name)
     if errors:
         return 1
     return CHANGES_PENDING if check and any(p.has_changes for p in plans) else 0
+
+
+def _run_order(steps: Mapping[str, int], upstreams: Mapping[str, Sequence[str]]) -> str:
+    """Step by step; what is in one step can run side by side."""
+    width = max(len(name) for name in steps)
+    lines, before = ["run order"], 0
+    for name in sorted(steps, key=lambda each: steps[each]):
+        number = f"{steps[name]}." if steps[name] != before else ""
+        after = f"after {', '.join(upstreams[name])}" if upstreams[name] else ""
+        lines.append(f"  {number:<4}{name:<{width}}  {after}".rstrip())
+        before = steps[name]
+    return "\n".join(lines)

@@ -12,12 +12,15 @@ from ematix_flow.cli.options import (
     AlerterOption,
     AllOption,
     EngineOption,
+    ExcludeOption,
     MetricsOption,
     ModuleOption,
     NamesArgument,
     OutputOption,
     RunLogOption,
+    SelectOption,
     TracesOption,
+    WorkersOption,
 )
 from ematix_flow.cli.project import chosen_pipelines, load_project
 from ematix_flow.cli.results import exit_code, write_outcomes
@@ -33,10 +36,13 @@ Path = Literal["same_db", "copy", "spark", "cross_db"]
 def run(
     names: NamesArgument = None,
     everything: AllOption = False,
+    select: SelectOption = None,
+    exclude: ExcludeOption = None,
     module: ModuleOption = None,
     with_upstream: Annotated[
         bool, typer.Option("--with-upstream", help="Also run what the named pipelines depend on, first.")
     ] = False,
+    workers: WorkersOption = 1,
     plan: Annotated[bool, typer.Option("--plan", help="Show each plan before it is carried out.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Do everything but commit; the same as flow dry-run.")
@@ -75,11 +81,18 @@ def run(
 
     watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     declared = load_project(module)
-    chosen = chosen_pipelines(declared, names or [], everything=everything, with_upstream=with_upstream)
+    chosen = chosen_pipelines(
+        declared,
+        names,
+        everything=everything,
+        select=select,
+        exclude=exclude,
+        with_upstream=with_upstream,
+    )
     registry = overridden(
         declared, chosen, allow_empty=allow_empty or None, max_shrink=max_shrink, force_path=force_path
     )
-    view = choose_view(chosen, quiet=quiet, show_plans=plan)
+    view = choose_view(chosen, quiet=quiet, show_plans=plan, together=workers > 1)
     with view.shown(), interruptible():
         if dry_run:
             outcomes = dry_run_all(registry, chosen, engine, view)
@@ -88,7 +101,9 @@ def run(
                 with run_context(
                     run_log=run_log, engine=engine, listener=view, trigger="cli", observability=watching
                 ) as context:
-                    outcomes = run_dag(registry, chosen, context, before=view.started, after=view.finished)
+                    outcomes = run_dag(
+                        registry, chosen, context, before=view.started, after=view.finished, workers=workers
+                    )
             except Interrupted:
                 if output == "text" and view.outcomes:
                     write_outcomes(view.outcomes, registry, as_json=False)

@@ -4,43 +4,44 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ematix_flow.cli.group import new_app
-from ematix_flow.cli.moments import local
+from ematix_flow.cli.moments import local, zone_name
 from ematix_flow.cli.options import (
     AlerterOption,
     EngineOption,
+    ExcludeOption,
     MetricsOption,
     ModuleOption,
+    NamesArgument,
     OutputOption,
     RunLogOption,
+    SelectOption,
     TracesOption,
+    WorkersOption,
 )
 from ematix_flow.cli.output import Column, count, status_column, write_json, write_table
-from ematix_flow.cli.project import load_project
+from ematix_flow.cli.project import load_project, narrowed
 from ematix_flow.cli.slots import slot_runner
 from ematix_flow.cli.terminal import say
 from ematix_flow.cli.watching import choose_view
 
 if TYPE_CHECKING:
+    from ematix_flow.schedule.dag import Outcome
     from ematix_flow.schedule.run_due import SlotOutcome
 
 app = new_app()
 
-_COLUMNS = (
-    Column("pipeline"),
-    Column("slot"),
-    status_column(),
-    Column("inserted", right=True),
-    Column("reason", wraps=True),
-)
-
 
 @app.command(name="run-due")
 def run_due(
+    names: NamesArgument = None,
+    select: SelectOption = None,
+    exclude: ExcludeOption = None,
     module: ModuleOption = None,
     interval: Annotated[
         float,
@@ -54,6 +55,7 @@ def run_due(
         float,
         typer.Option("--lease-seconds", help="After how long without a word a run counts as dead."),
     ] = 300.0,
+    workers: WorkersOption = 1,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and the result.")] = False,
     alerter: AlerterOption = None,
     metrics: MetricsOption = None,
@@ -62,21 +64,44 @@ def run_due(
     engine: EngineOption = None,
     output: OutputOption = "text",
 ) -> int:
-    """Run what is due, upstreams first. Safe to call as often as you like, from several machines at once."""
+    """Run what is due, all or what is named, upstreams first.
+
+    Safe to call as often as you like, from several machines at once: a slot runs once.
+    """
     from ematix_flow.cli.signals import interruptible
     from ematix_flow.observe.settings import Observability
 
     watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     registry = load_project(module)
-    view = choose_view(list(registry.pipelines), quiet=quiet, show_plans=False)
+    only = narrowed(registry, names, select, exclude)
+    shown = list(registry.pipelines if only is None else only)
+    view = choose_view(shown, quiet=quiet, together=workers > 1)
     with (
         view.shown(),
         interruptible(),
         slot_runner(registry, run_log, engine, view, lease_seconds, "schedule", watching) as runner,
     ):
-        outcomes = runner.run_due(dt.timedelta(seconds=interval))
+        outcomes = replace(runner, only=only).run_due(
+            dt.timedelta(seconds=interval),
+            before=lambda slot: view.started(slot.pipeline),
+            after=lambda outcome: view.finished(_as_run(outcome)),
+            workers=workers,
+        )
     _show(outcomes, output)
     return 1 if any(outcome.error is not None for outcome in outcomes) else 0
+
+
+def _as_run(outcome: SlotOutcome) -> Outcome:
+    """For the view, which knows of runs and not of slots."""
+    from ematix_flow.schedule.dag import Outcome
+
+    name, result, error = outcome.slot.pipeline, outcome.result, outcome.error
+    if result is not None:
+        return Outcome(name, result.status, result, result.failure, outcome.reason)
+    if error is not None:
+        return Outcome(name, "failed", error=error, reason=outcome.reason)
+    waits = "waits: " if outcome.status == "waiting" else ""
+    return Outcome(name, "not_run", reason=f"{waits}{outcome.reason or outcome.status}")
 
 
 def _show(outcomes: list[SlotOutcome], output: str) -> None:
@@ -85,12 +110,20 @@ def _show(outcomes: list[SlotOutcome], output: str) -> None:
     elif not outcomes:
         say("nothing is due")
     else:
-        write_table(_COLUMNS, [_row(outcome) for outcome in outcomes])
+        columns = (
+            Column("pipeline"),
+            Column(f"slot ({zone_name()})"),
+            status_column(),
+            Column("inserted", right=True),
+            Column("reason", wraps=True),
+        )
+        write_table(columns, [_row(outcome) for outcome in outcomes])
 
 
 def _row(outcome: SlotOutcome) -> tuple[object, ...]:
     inserted = count(outcome.result.rows_inserted) if outcome.result else ""
-    return outcome.slot.pipeline, local(outcome.slot.at), outcome.status, inserted, outcome.reason or ""
+    status = outcome.status.replace("_", " ")
+    return outcome.slot.pipeline, local(outcome.slot.at), status, inserted, outcome.reason or ""
 
 
 def _json(outcome: SlotOutcome) -> dict[str, Any]:

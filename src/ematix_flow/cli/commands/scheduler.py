@@ -12,12 +12,15 @@ from ematix_flow.cli.group import new_app
 from ematix_flow.cli.options import (
     AlerterOption,
     EngineOption,
+    ExcludeOption,
     MetricsOption,
     ModuleOption,
+    NamesArgument,
     RunLogOption,
+    SelectOption,
     TracesOption,
 )
-from ematix_flow.cli.project import chosen_module, load_project
+from ematix_flow.cli.project import chosen_module, load_project, narrowed
 from ematix_flow.cli.slots import slot_runner, slots_url
 from ematix_flow.cli.terminal import say
 
@@ -26,6 +29,9 @@ app = new_app()
 
 @app.command()
 def scheduler(
+    names: NamesArgument = None,
+    select: SelectOption = None,
+    exclude: ExcludeOption = None,
     executor: Annotated[
         str, typer.Option("--executor", metavar="URL", help="Where runs go: subprocess://?workers=4")
     ] = "subprocess://",
@@ -66,12 +72,13 @@ def scheduler(
     runs = executor_for(executor)
     watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     registry = load_project(module)
+    only = narrowed(registry, names, select, exclude)
     with (
         stop_requests(say) as asked,
         slot_runner(registry, run_log, engine, None, lease_seconds, "schedule", watching) as runner,
     ):
         daemon = Scheduler(
-            replace(runner, holder=worker_id or runner.holder),
+            replace(runner, holder=worker_id or runner.holder, only=only),
             runs,
             chosen_module(module),
             slots_url(run_log),
@@ -81,5 +88,6 @@ def scheduler(
             stop=asked,
             environment=watching.to_env(),
         )
-        say(f"{len(registry.pipelines)} pipelines, looked at every {poll_interval:g} s; Ctrl-C stops")
+        number = len(registry.pipelines if only is None else only)
+        say(f"{number} pipelines, looked at every {poll_interval:g} s; Ctrl-C stops")
         daemon.run(max_iterations)

@@ -1,75 +1,65 @@
-"""``flow status``: how each pipeline stands."""
+"""``flow status``: how each pipeline and workflow stands."""
 
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ematix_flow.cli.group import new_app
 from ematix_flow.cli.moments import local, until, zone_name
-from ematix_flow.cli.options import ModuleOption, OutputOption, RunLogOption
-from ematix_flow.cli.output import Column, count, status_column, write_json, write_table
-from ematix_flow.cli.project import load_project, read_run_log
+from ematix_flow.cli.options import (
+    ExcludeOption,
+    ModuleOption,
+    NamesArgument,
+    OutputOption,
+    RunLogOption,
+    SelectOption,
+)
+from ematix_flow.cli.output import Column, status_column, write_json, write_table, write_text
+from ematix_flow.cli.project import load_project, narrowed, read_run_log
+from ematix_flow.cli.slots import slots_url
+from ematix_flow.cli.starts import fired_by, starts_of
 from ematix_flow.cli.terminal import say
-from ematix_flow.spec.schedules import Schedule
 
 if TYPE_CHECKING:
-    from ematix_flow.spec.pipelines import PipelineSpec
-    from ematix_flow.state.records import RunRecord
-    from ematix_flow.state.runlog import RunLog
+    from ematix_flow.graph.registry import Registry
+    from ematix_flow.schedule.standings import Standing, WorkflowStanding
 
 app = new_app()
 
-_LOOKED_BACK = 50
-
-
-@dataclass(frozen=True)
-class Standing:
-    """One pipeline: its last run, the failures since the last success, and when it is due."""
-
-    spec: PipelineSpec
-    last: RunRecord | None
-    failures: int
-    due: dt.datetime | None
-
-    def to_json(self) -> dict[str, Any]:
-        last = self.last
-        return {
-            "pipeline": self.spec.name,
-            "schedule": self.spec.schedule,
-            "timezone": self.spec.timezone,
-            "depends_on": list(self.spec.depends_on),
-            "last_run": last.to_json() if last else None,
-            "failures_since_success": self.failures,
-            "attempts_allowed": self.spec.retry.max_attempts,
-            "next_due": self.due.isoformat() if self.due else None,
-        }
-
 
 @app.command()
-def status(module: ModuleOption = None, run_log: RunLogOption = None, output: OutputOption = "text") -> None:
-    """Show each pipeline's last run, its failures since, and when it is due next."""
+def status(
+    names: NamesArgument = None,
+    select: SelectOption = None,
+    exclude: ExcludeOption = None,
+    module: ModuleOption = None,
+    run_log: RunLogOption = None,
+    output: OutputOption = "text",
+) -> None:
+    """Show how pipelines and workflows stand: last run, outcome, retries, what is next, and what is wrong."""
+    from ematix_flow.backends.run_logs import open_slots
+    from ematix_flow.schedule.standings import standings, workflow_standings
+
     registry = load_project(module)
-    now = dt.datetime.now(dt.timezone.utc)
+    only = narrowed(registry, names, select, exclude)
     with read_run_log(run_log) as log:
-        standings = [_standing(d.spec, log, now) for d in registry.pipelines.values()]
+        store = open_slots(slots_url(run_log), env=os.environ)
+        now = store.now()
+        pipelines = standings(registry, only, store, log, now)
+        workflows = workflow_standings(registry, only, store, log, now)
     if output == "json":
-        write_json([standing.to_json() for standing in standings])
+        write_json([*(each.to_json() for each in pipelines), *(each.to_json() for each in workflows)])
         return
-    if not standings:
+    if not pipelines:
         say(_nothing_to_show(len(registry.streams)))
         return
-    columns = (
-        Column("pipeline"),
-        status_column("last outcome"),
-        Column(f"last run ({zone_name()})"),
-        Column("rows", right=True),
-        Column("failures", right=True),
-        Column("next due", wraps=True),
-        Column("depends on", wraps=True),
-    )
-    write_table(columns, [_row(standing, now) for standing in standings])
+    _write_pipelines(pipelines, registry, now)
+    if workflows:
+        write_text("")
+        _write_workflows(workflows, now)
 
 
 def _nothing_to_show(streams: int) -> str:
@@ -82,31 +72,71 @@ def _nothing_to_show(streams: int) -> str:
     )
 
 
-def next_due(spec: PipelineSpec, now: dt.datetime) -> dt.datetime | None:
-    """The next moment its schedule names, in its own time zone; None when it is run by hand."""
-    if spec.schedule is None:
-        return None
-    return Schedule(spec.schedule, spec.timezone or "UTC").next(now)
-
-
-def _standing(spec: PipelineSpec, log: RunLog, now: dt.datetime) -> Standing:
-    records = log.list(spec.name, limit=_LOOKED_BACK)
-    failures = 0
-    for record in records:
-        if record.status in ("succeeded", "skipped"):
-            break
-        failures += record.status in ("failed", "interrupted")
-    return Standing(spec, records[0] if records else None, failures, next_due(spec, now))
-
-
-def _row(standing: Standing, now: dt.datetime) -> tuple[object, ...]:
-    last, due = standing.last, standing.due
-    return (
-        standing.spec.name,
-        last.status if last else "never",
-        local(last.started_at) if last else "",
-        count(last.rows_inserted) if last else "",
-        standing.failures or "",
-        f"{local(due)[:16]}, {until(due, now)}" if due else "by hand",
-        ", ".join(standing.spec.depends_on),
+def _write_pipelines(standings: Sequence[Standing], registry: Registry, now: dt.datetime) -> None:
+    columns = (
+        Column("name"),
+        Column("schedule"),
+        Column(f"last run ({zone_name()})"),
+        status_column("outcome"),
+        Column("retry"),
+        Column("next"),
+        Column("depends on", wraps=True),
+        Column("why", wraps=True),
     )
+    rows = [
+        (
+            each.spec.name,
+            fired_by(each.spec, registry),
+            local(each.last.started_at) if each.last else "",
+            each.last.status if each.last else "never",
+            _retry(each, now),
+            _next(each.due, now),
+            ", ".join(each.spec.depends_on),
+            each.why,
+        )
+        for each in standings
+    ]
+    silent = 0 if any(row[-1] for row in rows) else 1
+    write_table(columns[: len(columns) - silent], [row[: len(row) - silent] for row in rows])
+
+
+def _write_workflows(standings: Sequence[WorkflowStanding], now: dt.datetime) -> None:
+    columns = (
+        Column("workflow"),
+        Column("starts", wraps=True),
+        Column(f"last fired ({zone_name()})"),
+        status_column("outcome"),
+        Column("next"),
+        Column("waits for", wraps=True),
+    )
+    rows = [
+        (
+            each.spec.name,
+            starts_of(each.spec),
+            local(each.slot.slot.at) if each.slot else "",
+            each.outcome,
+            _next(each.due, now),
+            each.why,
+        )
+        for each in standings
+    ]
+    write_table(columns, rows)
+
+
+def _retry(standing: Standing, now: dt.datetime) -> str:
+    """How often the slot at hand has failed of how often it may, and when it is tried again."""
+    slot, allowed = standing.slot, standing.spec.retry.max_attempts
+    if slot is None:
+        return f"0/{allowed}" if allowed > 1 else ""
+    if slot.status == "gave_up":
+        return "gave up"
+    if slot.status == "skipped":
+        return "skipped"
+    if slot.status == "claimed":
+        return f"{slot.failures}/{allowed}, running"
+    when = f"again {until(slot.not_before, now)}" if slot.not_before > now else "due"
+    return f"{slot.failures}/{allowed}, {when}"
+
+
+def _next(due: dt.datetime | None, now: dt.datetime) -> str:
+    return f"{local(due)[:16]}, {until(due, now)}" if due else ""

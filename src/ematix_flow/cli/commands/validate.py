@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from ematix_flow.cli.failures import show
 from ematix_flow.cli.group import new_app
-from ematix_flow.cli.options import AllOption, EngineOption, ModuleOption, NamesArgument, OutputOption
+from ematix_flow.cli.options import (
+    AllOption,
+    EngineOption,
+    ExcludeOption,
+    ModuleOption,
+    NamesArgument,
+    OutputOption,
+    SelectOption,
+)
 from ematix_flow.cli.output import Column, status_column, write_json, write_table
 from ematix_flow.cli.project import chosen_pipelines, load_project
 
@@ -15,6 +23,8 @@ app = new_app()
 def validate(
     names: NamesArgument = None,
     everything: AllOption = False,
+    select: SelectOption = None,
+    exclude: ExcludeOption = None,
     module: ModuleOption = None,
     engine: EngineOption = None,
     output: OutputOption = "text",
@@ -24,7 +34,9 @@ def validate(
     from ematix_flow.schedule.inspect import validate as check
 
     registry = load_project(module)
-    chosen = chosen_pipelines(registry, names or [], everything=everything or not names)
+    chosen = chosen_pipelines(
+        registry, names, everything=everything, select=select, exclude=exclude, by_default=True
+    )
     spark = spark_starter(engine)
     found = [check(registry.pipeline(name), spark) for name in chosen]
     errors = [validation.error for validation in found if validation.error is not None]

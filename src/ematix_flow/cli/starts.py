@@ -1,0 +1,26 @@
+"""What starts a pipeline or a workflow, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ematix_flow.graph.registry import Registry
+    from ematix_flow.spec.pipelines import PipelineSpec, WorkflowSpec
+
+
+def schedule_of(spec: PipelineSpec | WorkflowSpec) -> str:
+    return f"{spec.schedule} {spec.timezone}" if spec.schedule and spec.timezone else spec.schedule or ""
+
+
+def fired_by(spec: PipelineSpec, registry: Registry) -> str:
+    """When a pipeline runs: its schedule, the workflows that run it, or by hand."""
+    running = [workflow.name for workflow in registry.workflows.values() if spec.name in workflow.jobs]
+    told = [schedule_of(spec), f"workflow {', '.join(running)}" if running else ""]
+    return "; ".join(part for part in told if part) or "by hand"
+
+
+def starts_of(spec: WorkflowSpec) -> str:
+    """What starts a workflow."""
+    after = f"after {spec.triggered_by}" if spec.triggered_by else ""
+    return "; ".join(part for part in (schedule_of(spec), after) if part)

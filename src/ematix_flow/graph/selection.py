@@ -1,0 +1,161 @@
+"""Which pipelines a command is about, in the words that dbt users know.
+
+``orders`` a name, ``orders_*`` a pattern, ``tag:nightly``, ``workflow:nightly``, ``source:shop``,
+``target:warehouse``; ``+orders`` with all it depends on, ``orders+`` with all that depends on it,
+``2+orders+1`` so many steps of them, ``@orders`` with what depends on it and all that those need. A space
+joins what is selected, a comma keeps what both sides select.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from ematix_flow.errors import FlowError, UnknownName, UsageError, did_you_mean
+from ematix_flow.graph.registry import Registry
+from ematix_flow.spec.pipelines import PipelineSpec, connection_label
+
+_ATOM = re.compile(r"(?P<at>@)?(?:(?P<up>\d*)\+)?(?P<what>[^@+].*?)(?:\+(?P<down>\d*))?")
+_HELP = (
+    "a selector is a name, a pattern as orders_*, or tag:, workflow:, source: or target: and a name; "
+    "with + before or after it for what it depends on and what depends on it"
+)
+
+
+def select(
+    registry: Registry,
+    wanted: Sequence[str],
+    excluded: Sequence[str] = (),
+    *,
+    with_upstream: bool = False,
+) -> list[str]:
+    """The names that the selectors choose, upstreams first. A selector that chooses nothing is an error."""
+    selector = Selector(registry)
+    chosen = selector.chosen(wanted)
+    if with_upstream:
+        chosen |= selector.upstream(chosen)
+    left = chosen - selector.chosen(excluded)
+    if chosen and not left:
+        raise UsageError(f"--exclude {' '.join(excluded)} leaves nothing of what is selected")
+    return registry.order(list(left))
+
+
+class Selector:
+    """Selectors over one registry."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._specs = {name: declared.spec for name, declared in registry.pipelines.items()}
+        self._up: dict[str, Sequence[str]] = {name: spec.depends_on for name, spec in self._specs.items()}
+        self._down: dict[str, list[str]] = {name: [] for name in self._specs}
+        for name, upstreams in self._up.items():
+            for upstream in upstreams:
+                self._down.setdefault(upstream, []).append(name)
+
+    def chosen(self, texts: Iterable[str]) -> set[str]:
+        """What any of them selects."""
+        found: set[str] = set()
+        for text in texts:
+            # a name is a name, whatever it is made of
+            parts = [text] if text in self._specs else text.split()
+            if not parts:
+                raise UsageError("a selector is empty", next_step=_HELP)
+            found.update(name for part in parts for name in self._intersection(part))
+        return found
+
+    def upstream(self, names: Iterable[str]) -> set[str]:
+        """All that they depend on."""
+        return _reached(names, self._up, None)
+
+    def _intersection(self, text: str) -> set[str]:
+        if text in self._specs or "," not in text:
+            return self._atom(text)
+        found = set.intersection(*(self._atom(part) for part in text.split(",")))
+        if not found:
+            raise UsageError(f"no pipeline is in all parts of {text!r}, though each part selects some")
+        return found
+
+    def _atom(self, text: str) -> set[str]:
+        if text in self._specs:
+            return {text}
+        parts = _ATOM.fullmatch(text)
+        if parts is None or (parts["at"] and (parts["up"], parts["down"]) != (None, None)):
+            raise UsageError(f"{text!r} is no selector", next_step=_HELP)
+        core = self._matching(parts["what"])
+        found = set(core)
+        if parts["at"]:
+            found |= _reached(core, self._down, None)
+            return found | self.upstream(found)
+        if parts["up"] is not None:
+            found |= _reached(core, self._up, int(parts["up"]) if parts["up"] else None)
+        if parts["down"] is not None:
+            found |= _reached(core, self._down, int(parts["down"]) if parts["down"] else None)
+        return found
+
+    def _matching(self, text: str) -> set[str]:
+        method, colon, value = text.partition(":")
+        if text in self._specs or not colon:
+            method, value = "name", text
+        elif method not in _METHODS:
+            raise UsageError(
+                f"there is no selector {method}:.{did_you_mean(method, _METHODS)}", next_step=_HELP
+            )
+        if method == "workflow":
+            workflows = self._registry.workflows
+            hit = [workflow for name, workflow in workflows.items() if fnmatchcase(name, value)]
+            found = {job for workflow in hit for job in workflow.jobs}
+        else:
+            names_of = _METHODS[method]
+            found = {
+                name
+                for name, spec in self._specs.items()
+                if any(fnmatchcase(each, value) for each in names_of(spec))
+            }
+        if not found:
+            raise self._nothing(method, value)
+        return found
+
+    def _nothing(self, method: str, value: str) -> FlowError:
+        if method == "name":
+            if value in self._registry.workflows:
+                hint = f" There is a workflow of this name: workflow:{value}"
+            elif value in self._registry.streams:
+                hint = f" It is a stream, which  flow consume {value}  follows."
+            else:
+                hint = did_you_mean(value, self._specs)
+            what = "matches" if any(sign in value for sign in "*?[") else "is named"
+            return UnknownName(
+                f"no pipeline {what} {value!r}.{hint}",
+                next_step="flow list --module <module>  shows what the module declares",
+            )
+        known: set[str] = set(self._registry.workflows)
+        if method != "workflow":
+            known = {each for spec in self._specs.values() for each in _METHODS[method](spec)}
+        said = {"tag": "has the tag", "source": "reads from", "target": "loads into"}
+        what = f"no pipeline {said[method]}" if method in said else "there is no workflow"
+        return UnknownName(f"{what} {value!r}.{did_you_mean(value, known)}")
+
+
+def _sources(spec: PipelineSpec) -> tuple[str, ...]:
+    return (connection_label(spec.source.connection or spec.targets[0].connection),)
+
+
+_METHODS: Mapping[str, Callable[[PipelineSpec], tuple[str, ...]]] = {
+    "name": lambda spec: (spec.name,),
+    "tag": lambda spec: spec.tags,
+    "workflow": lambda spec: (),  # the registry knows
+    "source": _sources,
+    "target": lambda spec: tuple(connection_label(target.connection) for target in spec.targets),
+}
+
+
+def _reached(start: Iterable[str], edges: Mapping[str, Sequence[str]], steps: int | None) -> set[str]:
+    """What is that many steps away or fewer; any number when None."""
+    found: set[str] = set()
+    frontier = set(start)
+    while frontier and steps != 0:
+        frontier = {name for each in frontier for name in edges.get(each, ())} - found
+        found |= frontier
+        steps = None if steps is None else steps - 1
+    return found

@@ -1,0 +1,47 @@
+"""Clearing by hand: slots that were given up or skipped wait again, and their workflows with them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+from ematix_flow.graph.registry import Registry
+from ematix_flow.schedule.due import is_missed
+from ematix_flow.schedule.workflows import slot_name
+from ematix_flow.state.slots import Slot, SlotRecord, SlotStore
+
+_LOOKED_BACK = 50
+
+
+def clearable(store: SlotStore, pipelines: Sequence[str], since: dt.datetime | None) -> list[SlotRecord]:
+    """Slots that did not succeed: the last of each pipeline, or all that fired ``since``; oldest first.
+
+    A fire that was missed, and that the catch-up policy let be, is none of them.
+    """
+    if since is not None:
+        found = store.history(pipelines, since)
+    else:
+        newest = store.newest(pipelines)
+        found = [last for name in pipelines if (last := _last_meant(store, newest.get(name))) is not None]
+    bad = [record for record in found if record.status in ("gave_up", "skipped") and not is_missed(record)]
+    place = {name: number for number, name in enumerate(pipelines)}
+    return sorted(bad, key=lambda record: (record.slot.at, place[record.slot.pipeline]))
+
+
+def reopen(store: SlotStore, registry: Registry, wanted: Sequence[SlotRecord]) -> list[SlotRecord]:
+    """Those that wait again now. A slot that another has cleared or run meanwhile is not among them."""
+    done = [record for record in wanted if store.reopen(record.slot)]
+    jobs = {record.slot for record in done}
+    for workflow in registry.workflows.values():
+        for at in {slot.at for slot in jobs if slot.pipeline in workflow.jobs}:
+            store.reopen(Slot(slot_name(workflow.name), at))  # it ends anew when its jobs have
+    return done
+
+
+def _last_meant(store: SlotStore, record: SlotRecord | None) -> SlotRecord | None:
+    """The newest slot that was not just missed."""
+    for _ in range(_LOOKED_BACK):
+        if record is None or not is_missed(record):
+            return record
+        record = store.latest(record.slot.pipeline, record.slot.at - dt.timedelta(microseconds=1))
+    return None

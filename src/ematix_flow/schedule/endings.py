@@ -1,0 +1,79 @@
+"""How pipelines last ended, by the run log, and what is written there of runs that never began."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ematix_flow.errors import PipelineLocked
+from ematix_flow.schedule.gates import shown
+from ematix_flow.spec.pipelines import PipelineSpec
+from ematix_flow.state.records import RunRecord, new_run_id, utc_now
+from ematix_flow.state.runlog import RunLog
+
+LOOKED_BACK = 20
+
+
+@dataclass(frozen=True)
+class LastEnd:
+    """``event`` names the end, so that it is told from the next; ``told`` says how it ended."""
+
+    event: str
+    well: bool
+    told: str
+
+
+def ended_well(record: RunRecord) -> bool:
+    """It succeeded, or there was nothing new to load."""
+    return record.status == "succeeded" or (record.status == "skipped" and record.error_message is None)
+
+
+def has_ended(record: RunRecord) -> bool:
+    """It came to an end of its own: one that found its pipeline locked never began."""
+    return record.status != "running" and record.error_type != PipelineLocked.__name__
+
+
+def last_ends(run_log: RunLog, pipelines: Sequence[str]) -> Mapping[str, LastEnd]:
+    """Of each pipeline that ever ended."""
+    found = {name: _last_end(records) for name, records in run_log.newest(pipelines, LOOKED_BACK).items()}
+    return {name: end for name, end in found.items() if end is not None}
+
+
+def _last_end(records: Iterable[RunRecord]) -> LastEnd | None:
+    for record in records:
+        if has_ended(record):
+            # a slot that is run again after its run died is the same event
+            event = f"slot:{record.slot.isoformat()}" if record.slot else f"run:{record.run_id}"
+            reason = (record.error_message or record.status).split("\n")[0]
+            told = f"{record.status} at {shown(record.finished_at or record.started_at)}"
+            return LastEnd(event, ended_well(record), told if ended_well(record) else f"{told}: {reason}")
+    return None
+
+
+def last_success(run_log: RunLog, pipeline: str) -> RunRecord | None:
+    """The newest run of a pipeline that ended well."""
+    recent = [record for record in run_log.list(pipeline, limit=LOOKED_BACK) if ended_well(record)]
+    found = recent or run_log.list(pipeline, "succeeded", limit=1)
+    return found[0] if found else None
+
+
+def record_skip(
+    run_log: RunLog, spec: PipelineSpec, reason: str, trigger: str, slot: dt.datetime | None = None
+) -> None:
+    """A run that was not begun, because of what it depends on."""
+    now = utc_now()
+    run_log.start(
+        RunRecord(
+            run_id=new_run_id(),
+            pipeline=spec.name,
+            target=", ".join(target.label for target in spec.targets),
+            mode=", ".join(dict.fromkeys(target.mode for target in spec.targets)),
+            trigger=trigger,
+            slot=slot,
+            status="skipped",
+            started_at=now,
+            finished_at=now,
+            error_message=reason,
+        )
+    )

@@ -1,0 +1,171 @@
+"""How pipelines and workflows stand, from a few questions to the run log and the slots."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ematix_flow.graph.registry import Registry
+from ematix_flow.schedule.due import is_missed
+from ematix_flow.schedule.endings import LOOKED_BACK, ended_well, has_ended, last_ends
+from ematix_flow.schedule.workflows import Workflows, slot_name
+from ematix_flow.spec.pipelines import PipelineSpec, WorkflowSpec
+from ematix_flow.spec.schedules import Schedule
+from ematix_flow.state.records import RunRecord
+from ematix_flow.state.runlog import RunLog
+from ematix_flow.state.slots import ENDED, SlotRecord, SlotStore
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One pipeline: its last run, the failures since the last success, and when it is due.
+
+    ``slot`` is the one that waits or runs, or else the last one, if it was given up or skipped and nothing
+    has succeeded since.
+    """
+
+    spec: PipelineSpec
+    last: RunRecord | None
+    failures: int
+    slot: SlotRecord | None
+    due: dt.datetime | None
+
+    @property
+    def why(self) -> str:
+        """What it waits for, or why it did not go well; empty when all is well."""
+        reason = self.slot.reason if self.slot is not None else None
+        if reason is None and self.last is not None and has_ended(self.last) and not ended_well(self.last):
+            reason = self.last.error_message
+        return (reason or "").split("\n")[0]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "pipeline",
+            "pipeline": self.spec.name,
+            "schedule": self.spec.schedule,
+            "timezone": self.spec.timezone,
+            "depends_on": list(self.spec.depends_on),
+            "tags": list(self.spec.tags),
+            "last_run": self.last.to_json() if self.last else None,
+            "failures_since_success": self.failures,
+            "attempts_allowed": self.spec.retry.max_attempts,
+            "slot": None if self.slot is None else _slot_json(self.slot),
+            "why": self.why or None,
+            "next_due": self.due.isoformat() if self.due else None,
+        }
+
+
+@dataclass(frozen=True)
+class WorkflowStanding:
+    """One workflow: its last slot, what its trigger still waits for, and when it is due."""
+
+    spec: WorkflowSpec
+    slot: SlotRecord | None
+    waits_for: tuple[str, ...]
+    due: dt.datetime | None
+
+    @property
+    def outcome(self) -> str:
+        if self.slot is None:
+            return "never"
+        return self.slot.status.replace("_", " ") if self.slot.status in ENDED else "running"
+
+    @property
+    def why(self) -> str:
+        failed = self.slot is not None and self.slot.status in ("gave_up", "skipped")
+        told = [self.slot.reason or ""] if failed and self.slot is not None else []
+        return "; ".join([*told, *self.waits_for])
+
+    def to_json(self) -> dict[str, Any]:
+        trigger = self.spec.triggered_by
+        return {
+            "kind": "workflow",
+            "workflow": self.spec.name,
+            "jobs": list(self.spec.jobs),
+            "schedule": self.spec.schedule,
+            "timezone": self.spec.timezone,
+            "triggered_by": trigger.to_json() if trigger else None,
+            "outcome": self.outcome,
+            "slot": None if self.slot is None else _slot_json(self.slot),
+            "waits_for": list(self.waits_for),
+            "next_due": self.due.isoformat() if self.due else None,
+        }
+
+
+def standings(
+    registry: Registry, only: Collection[str] | None, store: SlotStore, run_log: RunLog, now: dt.datetime
+) -> list[Standing]:
+    """Of the pipelines that are asked for, all by default, in the order they are declared."""
+    names = [name for name in registry.pipelines if only is None or name in only]
+    records = run_log.newest(names, LOOKED_BACK)
+    unended: dict[str, SlotRecord] = {}
+    for record in store.unended(names):
+        unended.setdefault(record.slot.pipeline, record)
+    newest = store.newest(names)
+    return [
+        _standing(registry.pipelines[name].spec, records.get(name, ()), unended, newest, now)
+        for name in names
+    ]
+
+
+def _standing(
+    spec: PipelineSpec,
+    records: Sequence[RunRecord],
+    unended: Mapping[str, SlotRecord],
+    newest: Mapping[str, SlotRecord],
+    now: dt.datetime,
+) -> Standing:
+    failures, success = 0, None
+    for record in records:
+        if ended_well(record):
+            success = record
+            break
+        failures += record.status in ("failed", "interrupted")
+    slot = unended.get(spec.name)
+    if slot is None:
+        last = newest.get(spec.name)
+        bad = last is not None and last.status in ("gave_up", "skipped") and not is_missed(last)
+        mended = bad and last is not None and success is not None and success.started_at > last.slot.at
+        slot = last if bad and not mended else None
+    due = next_due(spec.schedule, spec.timezone, now)
+    return Standing(spec, records[0] if records else None, failures, slot, due)
+
+
+def workflow_standings(
+    registry: Registry, only: Collection[str] | None, store: SlotStore, run_log: RunLog, now: dt.datetime
+) -> list[WorkflowStanding]:
+    """Of the workflows that run one of the pipelines that are asked for."""
+    specs = [
+        spec for spec in registry.workflows.values() if only is None or set(only).intersection(spec.jobs)
+    ]
+    if not specs:
+        return []
+    workflows = Workflows(specs, lambda names: last_ends(run_log, names))
+    newest = store.newest([slot_name(spec.name) for spec in specs])
+    firings, ends = workflows.firings(store), workflows.last_ends(store)
+    return [
+        WorkflowStanding(
+            spec,
+            newest.get(slot_name(spec.name)),
+            tuple(workflows.waits_for(spec.name, firings[spec.name], ends)) if spec.triggered_by else (),
+            next_due(spec.schedule, spec.timezone, now),
+        )
+        for spec in specs
+    ]
+
+
+def next_due(schedule: str | None, timezone: str | None, now: dt.datetime) -> dt.datetime | None:
+    """The next moment that a schedule names, in its own time zone; None when there is none."""
+    return None if schedule is None else Schedule(schedule, timezone or "UTC").next(now)
+
+
+def _slot_json(record: SlotRecord) -> dict[str, Any]:
+    return {
+        "at": record.slot.at.isoformat(),
+        "status": record.status,
+        "failures": record.failures,
+        "reason": record.reason,
+        "not_before": record.not_before.isoformat(),
+    }

@@ -1,0 +1,118 @@
+"""Several pieces of work side by side in this process, and one Ctrl-C that ends them all.
+
+With one worker the work is done by the caller's own thread. More are threads, which share one Spark: a
+Ctrl-C, which Python hands to the main thread, is passed on to each of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import queue
+import threading
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from ematix_flow.backends.registry import open_backend
+from ematix_flow.engine.session import cancel_jobs
+from ematix_flow.errors import FlowError, Interrupted
+from ematix_flow.graph.connections import resolve_for_use
+from ematix_flow.graph.registry import Registry, use_registry
+from ematix_flow.schedule.run import RunContext
+
+T = TypeVar("T")
+
+
+class Team(Generic[T]):
+    """Used by one thread, which starts work while there is room and waits for what ends next."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = max(1, workers)
+        self._threads: list[threading.Thread] = []
+        self._ended: queue.Queue[tuple[threading.Thread | None, T | None, BaseException | None]] = (
+            queue.Queue()
+        )
+        self._busy = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether something has been started whose end was not asked for yet."""
+        return self._busy > 0
+
+    @property
+    def room(self) -> bool:
+        return self._busy < self._workers
+
+    def start(self, work: Callable[[], T]) -> None:
+        self._busy += 1
+        if self._workers == 1:
+            self._ended.put((None, work(), None))
+            return
+
+        def run() -> None:
+            try:
+                self._ended.put((thread, work(), None))
+            except BaseException as error:
+                self._ended.put((thread, None, error))
+
+        # a daemon: whoever presses Ctrl-C twice does not wait for a database to answer
+        thread = threading.Thread(target=run, name="ematix-flow-worker", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def ended(self) -> T:
+        """Wait for what ends next. What it raised is raised, and an interrupt ends all the others too."""
+        try:
+            result, error = self._next()
+        except KeyboardInterrupt as pressed:
+            raise self._stopped(pressed) from None
+        if error is not None:
+            raise self._stopped(error)
+        return result  # type: ignore[return-value]  # there is one where there is no error
+
+    def _next(self) -> tuple[T | None, BaseException | None]:
+        thread, result, error = self._ended.get()
+        self._busy -= 1
+        if thread is not None:
+            self._threads.remove(thread)
+        return result, error
+
+    def _stopped(self, reason: BaseException) -> BaseException:
+        """The others are asked to stop and waited for; one of them can say what it left behind."""
+        told = reason
+        if self._threads:
+            cancel_jobs()
+            for thread in self._threads:
+                _interrupt(thread)
+        while self._busy:
+            _, error = self._next()
+            if isinstance(error, Interrupted) and not isinstance(told, Interrupted):
+                told = error
+        return told
+
+
+def jar_groups_of(registry: Registry, names: Iterable[str]) -> frozenset[str]:
+    """The groups of jars that any of these pipelines needs of Spark."""
+    groups: set[str] = set()
+    with use_registry(registry):
+        for name in names:
+            spec = registry.pipeline(name).spec
+            for reference in (spec.source.connection, *(target.connection for target in spec.targets)):
+                with contextlib.suppress(FlowError):  # whoever runs the pipeline says what is wrong with it
+                    if reference is not None:
+                        groups.update(open_backend(resolve_for_use(reference)).jar_groups)
+    return frozenset(groups)
+
+
+def with_jars(context: RunContext, groups: Collection[str]) -> RunContext:
+    """Spark starts with these, whoever needs it first: it cannot be restarted while another is at work."""
+    return replace(context, spark=lambda wanted: context.spark(sorted({*wanted, *groups})))
+
+
+def _interrupt(thread: threading.Thread) -> None:
+    """KeyboardInterrupt, as soon as the thread is back in Python code."""
+    if thread.ident is not None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt)
+        )

@@ -1,0 +1,204 @@
+"""Workflows: what starts one, the slots of its jobs, and when it has ended.
+
+A workflow has slots like a pipeline. One is opened by its schedule, or when its trigger is satisfied; it
+opens a slot of every job at the same moment, and ends when all of them have ended: well, if all of them did.
+
+A trigger goes by how each upstream last ended. An end that is good and that no firing has used is new; when
+the tree of ``AllOf`` and ``AnyOf`` is satisfied by new ones, the workflow fires, and uses up all of them. A
+firing is one row, written once whoever writes it, and names what it used: so no end starts a workflow twice,
+and none is lost.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ematix_flow.schedule.due import Scheduled, is_missed
+from ematix_flow.schedule.endings import LastEnd
+from ematix_flow.schedule.gates import shown
+from ematix_flow.spec.pipelines import Trigger, WorkflowSpec
+from ematix_flow.spec.schedules import Schedule
+from ematix_flow.state.slots import ENDED, Slot, SlotRecord, SlotStatus, SlotStore
+
+PREFIX = "workflow:"
+_FIRINGS = ":firings"
+_FIRST = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_REMEMBERED = 20  # ends of each upstream that a firing remembers as used
+_ENDING_SECONDS = 60.0
+_LOOKED_BACK = 50
+
+LastEnds = Callable[[Sequence[str]], Mapping[str, LastEnd]]
+
+
+@dataclass(frozen=True)
+class Firing:
+    """The newest time that a trigger was satisfied, and the ends that firings have used, by upstream."""
+
+    number: int = 0
+    at: dt.datetime | None = None
+    used: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def to_text(self) -> str:
+        return json.dumps({"at": self.at.isoformat() if self.at else None, "used": self.used})
+
+    @classmethod
+    def from_record(cls, record: SlotRecord | None) -> Firing:
+        if record is None:
+            return cls()
+        told = json.loads(record.reason or "{}")
+        number = round((record.slot.at - _FIRST).total_seconds())
+        return cls(number, dt.datetime.fromisoformat(told["at"]), told["used"])
+
+
+class Workflows:
+    """``runs`` says how pipelines last ended."""
+
+    def __init__(self, specs: Sequence[WorkflowSpec], runs: LastEnds) -> None:
+        self.specs = {spec.name: spec for spec in specs}
+        self._runs = runs
+
+    def scheduled(self) -> Iterator[Scheduled]:
+        for spec in self.specs.values():
+            if spec.schedule is not None:
+                schedule = Schedule(spec.schedule, spec.timezone or "UTC")
+                yield Scheduled(slot_name(spec.name), schedule, spec.catchup)
+
+    def jobs(self) -> set[str]:
+        return {job for spec in self.specs.values() for job in spec.jobs}
+
+    def advance(self, store: SlotStore) -> None:
+        """End the slots whose jobs have ended, and open one for each trigger that is satisfied now."""
+        now = store.now()
+        for spec, record in self._unended(store):
+            jobs = store.many(job_slots(spec, record))
+            over = [each for each in jobs.values() if each.status in ENDED and not is_missed(each)]
+            if len(over) < len(spec.jobs) or not record.is_due(now):
+                continue
+            claim = store.claim(record, "workflow", _ENDING_SECONDS)
+            if claim is not None:
+                store.end(claim, *_outcome(over))
+        self._fire(store)
+
+    def open_jobs(self, store: SlotStore, not_yet: Collection[str] = ()) -> None:
+        """The slots of jobs, at the moment of their workflow's. ``not_yet``: pipelines with older fires."""
+        for spec, record in self._unended(store):
+            if set(spec.jobs) & set(not_yet):
+                continue
+            wanted = job_slots(spec, record)
+            known = store.many(wanted)
+            store.open([slot for slot in wanted if slot not in known])
+            for slot, job in known.items():
+                if is_missed(job):  # by its own schedule; here it is asked for
+                    store.reopen(slot)
+
+    def firings(self, store: SlotStore) -> dict[str, Firing]:
+        """The newest firing of each workflow that has a trigger."""
+        names = {name: slot_name(name) + _FIRINGS for name, spec in self.specs.items() if spec.triggered_by}
+        newest = store.newest(list(names.values()))
+        return {name: Firing.from_record(newest.get(key)) for name, key in names.items()}
+
+    def last_ends(self, store: SlotStore) -> dict[str, LastEnd]:
+        """How everything that a trigger names last ended."""
+        triggers = [spec.triggered_by for spec in self.specs.values() if spec.triggered_by is not None]
+        names = {name for trigger in triggers for name in trigger.names()}
+        ends = dict(self._runs(sorted(names)))
+        for name in names:
+            end = _last_end_of_workflow(store, name) if name not in ends else None
+            if end is not None:
+                ends[name] = end
+        return ends
+
+    def waits_for(self, name: str, firing: Firing, ends: Mapping[str, LastEnd]) -> list[str]:
+        """What holds a workflow's trigger back; empty when it is satisfied."""
+        trigger = self.specs[name].triggered_by
+        assert trigger is not None
+        new = new_ends(trigger, firing, ends)
+        if is_satisfied(trigger, new):
+            return []
+        missing = [upstream for upstream in dict.fromkeys(trigger.names()) if upstream not in new]
+        failed = [upstream for upstream in missing if upstream in ends and not ends[upstream].well]
+        silent = ", ".join(upstream for upstream in missing if upstream not in failed)
+        since = f" since {shown(firing.at)}" if firing.at else ""
+        said = [f"{upstream} {ends[upstream].told}" for upstream in failed]
+        return [*said, f"a success of {silent}{since}"] if silent else said
+
+    def _fire(self, store: SlotStore) -> None:
+        firings = self.firings(store)
+        if not firings:
+            return
+        ends = self.last_ends(store)
+        # who wrote the row may have died before it opened the slot
+        slots = {name: Slot(slot_name(name), firing.at) for name, firing in firings.items() if firing.at}
+        known = store.many(list(slots.values()))
+        store.open([slot for slot in slots.values() if slot not in known])
+        for name, firing in firings.items():
+            trigger = self.specs[name].triggered_by
+            assert trigger is not None
+            new = new_ends(trigger, firing, ends)
+            if not is_satisfied(trigger, new):
+                continue
+            at = store.now()
+            if firing.at is not None:
+                at = max(at, firing.at + dt.timedelta(microseconds=1))
+            used = {upstream: [*firing.used.get(upstream, ()), end] for upstream, end in new.items()}
+            newest = {upstream: each[-_REMEMBERED:] for upstream, each in used.items()}
+            following = Firing(firing.number + 1, at, {**firing.used, **newest})
+            row = Slot(slot_name(name) + _FIRINGS, _FIRST + dt.timedelta(seconds=following.number))
+            if store.open([row], "succeeded", following.to_text()) == 1:
+                store.open([Slot(slot_name(name), at)], reason=f"after {', '.join(sorted(new))}")
+
+    def _unended(self, store: SlotStore) -> Iterator[tuple[WorkflowSpec, SlotRecord]]:
+        by_slot = {slot_name(name): spec for name, spec in self.specs.items()}
+        for record in store.unended(list(by_slot)) if by_slot else ():
+            yield by_slot[record.slot.pipeline], record
+
+
+def slot_name(workflow: str) -> str:
+    """What a workflow's slots are kept under: no pipeline's name."""
+    return PREFIX + workflow
+
+
+def job_slots(spec: WorkflowSpec, record: SlotRecord) -> list[Slot]:
+    return [Slot(job, record.slot.at) for job in spec.jobs]
+
+
+def new_ends(trigger: Trigger, firing: Firing, ends: Mapping[str, LastEnd]) -> dict[str, str]:
+    """The good ends that no firing has used, by upstream."""
+    return {
+        name: ends[name].event
+        for name in trigger.names()
+        if name in ends and ends[name].well and ends[name].event not in firing.used.get(name, ())
+    }
+
+
+def is_satisfied(trigger: Trigger, new: Collection[str]) -> bool:
+    each = (is_satisfied(m, new) if isinstance(m, Trigger) else m in new for m in trigger.members)
+    return all(each) if trigger.kind == "all" else any(each)
+
+
+def _outcome(jobs: Sequence[SlotRecord]) -> tuple[SlotStatus, str | None]:
+    bad = [job for job in jobs if job.status != "succeeded"]
+    if not bad:
+        return "succeeded", None
+    first = min(bad, key=lambda job: job.status != "gave_up")  # what was skipped was so because of another
+    word = "was given up" if first.status == "gave_up" else "was skipped"
+    reason = f"{first.slot.pipeline} {word}: {first.reason or 'no reason is known'}"
+    return "gave_up", f"{len(bad)} of {len(jobs)} jobs did not succeed; {reason}"
+
+
+def _last_end_of_workflow(store: SlotStore, name: str) -> LastEnd | None:
+    key = slot_name(name)
+    record = store.newest([key]).get(key)
+    for _ in range(_LOOKED_BACK):
+        if record is None:
+            return None
+        if record.status in ENDED and not is_missed(record):
+            well = record.status == "succeeded"
+            told = f"{record.status.replace('_', ' ')} at {shown(record.slot.at)}"
+            event = f"slot:{record.slot.at.isoformat()}/{record.fence}"
+            return LastEnd(event, well, told)
+        record = store.latest(key, record.slot.at - dt.timedelta(microseconds=1))
+    return None

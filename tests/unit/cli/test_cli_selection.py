@@ -1,0 +1,140 @@
+"""Selectors in the commands, workflows in what they show, and ``flow clear``."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+PIPELINES = """
+from pathlib import Path
+
+from ematix_flow import BigInt, ematix
+
+@ematix.connection
+class shop:
+    kind = "sqlite"
+    path = "shop.db"
+
+@ematix.table(schema="w")
+class Orders:
+    id: BigInt
+
+@ematix.table(schema="w")
+class Daily:
+    id: BigInt
+
+@ematix.pipeline(target=Orders, target_connection="shop", mode="truncate", tags=["core"],
+                 schedule="* * * * *")
+def orders(conn):
+    return "SELECT id FROM missing" if Path("broken").exists() else "SELECT id FROM raw"
+
+@ematix.pipeline(target=Daily, target_connection="shop", mode="truncate", depends_on=[orders])
+def daily(conn):
+    return "SELECT id FROM raw"
+
+@ematix.pipeline(target=Daily, target_connection="shop", mode="truncate", name="apart")
+def apart(conn):
+    return "SELECT id FROM raw"
+
+ematix.workflow("minutely", jobs=[daily], schedule="* * * * *")
+ematix.workflow("after", jobs=[apart], triggered_by="minutely")
+"""
+
+
+@pytest.fixture(autouse=True)
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "selected_pipelines.py").write_text(PIPELINES, encoding="utf-8")
+    monkeypatch.setenv("EMATIX_FLOW_MODULE", "selected_pipelines")
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection, connection:
+        connection.execute("CREATE TABLE raw (id INTEGER)")
+        connection.execute("INSERT INTO raw VALUES (1)")
+    return tmp_path
+
+
+COMMANDS = ["list", "status", "validate", "plan", "dry-run", "run"]
+SELECTIONS = [
+    (["-s", "orders+"], ["orders", "daily"]),
+    (["--select", "tag:core", "--select", "apart"], ["orders", "apart"]),
+    (["workflow:minutely"], ["daily"]),
+    (["--exclude", "apart"], ["orders", "daily"]),
+    (["+daily", "--exclude", "daily"], ["orders"]),
+]
+
+
+@pytest.mark.parametrize(("given", "chosen"), SELECTIONS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_takes_the_same_selectors(flow, command, given, chosen):
+    shown = flow(command, *given, "-o", "json").json
+    found = [each.get("pipeline", each.get("name")) for each in shown if each.get("kind") != "workflow"]
+    assert sorted(found) == sorted(chosen)
+
+
+@pytest.mark.parametrize(
+    "command", ["list", "status", "validate", "plan", "dry-run", "run", "run-due", "clear"]
+)
+def test_a_selector_that_chooses_nothing_is_a_usage_error(flow, command):
+    failed = flow(command, "--select", "tag:cor")
+    assert failed.code == 2
+    assert "no pipeline has the tag 'cor'. Did you mean 'core'?" in failed.err
+
+
+def test_run_due_is_narrowed_down(flow):
+    assert {run["pipeline"] for run in flow("run-due", "--select", "orders", "-o", "json").json} == {"orders"}
+    assert flow("scheduler", "ordrs", "--max-iterations", "1").code == 2
+
+
+def test_plan_shows_the_order_of_a_run(flow):
+    shown = flow("plan", "--all")
+    assert shown.out.startswith("run order\n  1.  orders\n      apart\n  2.  daily   after orders\n\n")
+    steps = {
+        plan["pipeline"]: (plan["step"], plan["after"]) for plan in flow("plan", "--all", "-o", "json").json
+    }
+    assert steps == {"orders": (1, []), "apart": (1, []), "daily": (2, ["orders"])}
+
+
+def test_a_workflow_is_run_by_schedule_and_by_trigger_and_shown(flow):
+    assert {run["pipeline"] for run in flow("run-due", "-o", "json").json} == {"orders", "daily", "apart"}
+    shown = {each.get("workflow"): each for each in flow("status", "-o", "json").json}
+    assert shown["minutely"]["outcome"] == shown["after"]["outcome"] == "succeeded"
+    assert shown["after"]["waits_for"][0].startswith("a success of minutely since ")
+    table = flow("status").out
+    assert "workflow minutely" in table and "after minutely" in table
+    kinds = {each["name"]: each["kind"] for each in flow("list", "-o", "json").json}
+    assert kinds["after"] == "workflow"
+
+
+def test_what_was_given_up_is_shown_and_cleared(flow, shop):
+    (shop / "broken").touch()
+    failed = flow("run-due", "-o", "json")
+    assert failed.code == 1
+    assert {(run["pipeline"], run["status"]) for run in failed.json} >= {
+        ("orders", "gave_up"),
+        ("daily", "skipped"),
+    }
+    told = {each.get("pipeline"): each for each in flow("status", "-o", "json").json}
+    assert (told["orders"]["slot"]["status"], told["daily"]["slot"]["status"]) == ("gave_up", "skipped")
+    assert "was given up: " in told["daily"]["why"]
+    (shop / "broken").unlink()
+    tried = flow("clear", "orders+", "--dry-run", "-o", "json").json
+    assert [(each["pipeline"], each["was"], each["cleared"]) for each in tried] == [
+        ("orders", "gave_up", False),
+        ("daily", "skipped", False),
+    ]
+    shown = flow("clear", "orders+")
+    assert shown.code == 0 and "2 slots will run again" in shown.err
+    assert flow("clear", "orders+").err.startswith("nothing to clear")
+    assert {run["status"] for run in flow("run-due", "-o", "json").json} == {"succeeded"}
+    assert {run["status"] for run in flow("runs", "list", "-p", "daily", "-o", "json").json} == {
+        "succeeded",
+        "skipped",
+    }
+
+
+def test_branches_run_side_by_side(flow):
+    done = flow("run", "--all", "--workers", "3", "-o", "json")
+    assert done.code == 0
+    assert [run["pipeline"] for run in done.json] == ["orders", "apart", "daily"]
+    assert flow("run", "--all", "--workers", "0").code == 2

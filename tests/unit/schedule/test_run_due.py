@@ -1,0 +1,452 @@
+"""What is due, run here on a real SQLite file: order, workflows, skips, clearing, several at once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ematix_flow import AllOf, AnyOf, BigInt, Pipeline, SQLiteConnection, ematix, register_connection
+from ematix_flow.errors import Interrupted, SourceFailed
+from ematix_flow.graph.registry import current_registry
+from ematix_flow.schedule.clearing import clearable, reopen
+from ematix_flow.schedule.context import run_context
+from ematix_flow.schedule.dag import run_dag
+from ematix_flow.schedule.run_due import Runner, SlotOutcome
+from ematix_flow.schedule.standings import standings, workflow_standings
+from ematix_flow.schedule.workflows import slot_name
+from ematix_flow.state.records import utc_now
+from ematix_flow.state.runlog import run_log_location
+from ematix_flow.state.runlog_sql import open_slots_file
+from ematix_flow.state.slots import Slot
+
+MINUTE = dt.timedelta(minutes=1)
+LOG = "sqlite://log.db"
+
+
+@ematix.table(schema="shop")
+class Numbers:
+    id: BigInt
+
+
+@pytest.fixture(autouse=True)
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    execute(tmp_path, "CREATE TABLE raw (id INTEGER)")
+    execute(tmp_path, "INSERT INTO raw VALUES (1)")
+    register_connection(SQLiteConnection(name="shop", path=str(tmp_path / "shop.db")))
+    return tmp_path
+
+
+def execute(folder: Path, sql: str) -> list[Any]:
+    with closing(sqlite3.connect(folder / "shop.db", timeout=30)) as connection, connection:
+        return connection.execute(sql).fetchall()
+
+
+def declare(name: str, *depends_on: str, sql: str = "SELECT id FROM raw", **options: Any) -> Pipeline:
+    @ematix.table(schema="shop", name=f"t_{name}")
+    class Numbers:
+        id: BigInt
+
+    @ematix.pipeline(
+        target=Numbers,
+        target_connection="shop",
+        name=name,
+        depends_on=depends_on,
+        **options,
+    )
+    def load(conn: Any) -> str:
+        return sql
+
+    return load
+
+
+@contextmanager
+def runner(only: frozenset[str] | None = None) -> Iterator[Runner]:
+    store = open_slots_file(run_log_location(LOG, os.environ))
+    with run_context(run_log=LOG, trigger="schedule") as context:
+        yield Runner(
+            current_registry(),
+            store,
+            context.run_log,
+            lambda slot: replace(context, slot=slot.at),
+            only=only,
+        )
+
+
+def open_slot(name: str, at: dt.datetime) -> Slot:
+    with runner() as here:
+        here.store.open([Slot(name, at)])
+    return Slot(name, at)
+
+
+def run_due(workers: int = 1, only: frozenset[str] | None = None) -> list[SlotOutcome]:
+    current_registry().check()
+    with runner(only) as here:
+        return here.run_due(MINUTE, workers=workers)
+
+
+def names(outcomes: list[SlotOutcome]) -> list[tuple[str, str]]:
+    return [(outcome.slot.pipeline, outcome.status) for outcome in outcomes]
+
+
+def status_of(slot: Slot) -> tuple[str, str | None]:
+    with runner() as here:
+        found = here.store.get(slot)
+    assert found is not None
+    return found.status, found.reason
+
+
+# ------------------------------------------------------------------ workflows
+
+
+def test_the_slot_of_a_workflow_runs_its_jobs_in_their_order_and_ends_with_them() -> None:
+    declare("daily", "orders")
+    declare("orders")
+    declare("apart")
+    ematix.workflow("nightly", jobs=["daily", "orders"], schedule="0 2 29 2 *")
+    at = utc_now()
+    slot = open_slot(slot_name("nightly"), at)
+    assert names(run_due()) == [("orders", "succeeded"), ("daily", "succeeded")]
+    assert status_of(slot) == ("succeeded", None)
+    assert status_of(Slot("daily", at))[0] == "succeeded"
+    assert run_due() == []
+
+
+def test_a_workflow_fires_by_its_own_schedule() -> None:
+    declare("orders")
+    ematix.workflow("minutely", jobs=["orders"], schedule="* * * * *")
+    ran = run_due()
+    assert names(ran)[0] == ("orders", "succeeded")
+    assert ran[0].slot.at.second == 0
+    assert status_of(Slot(slot_name("minutely"), ran[0].slot.at))[0] == "succeeded"
+
+
+def test_a_job_that_its_own_schedule_fires_at_the_same_moment_runs_once(shop: Path) -> None:
+    declare("orders", schedule="0 2 29 2 *")
+    ematix.workflow("nightly", jobs=["orders"], schedule="0 2 29 2 *")
+    at = utc_now()
+    open_slot("orders", at)
+    open_slot(slot_name("nightly"), at)
+    assert names(run_due()) == [("orders", "succeeded")]
+    assert execute(shop, "SELECT count(*) FROM shop__t_orders") == [(1,)]
+
+
+def test_a_job_that_fails_ends_its_workflow_with_the_reason() -> None:
+    declare("orders", sql="SELECT id FROM nowhere")
+    declare("daily", "orders")
+    declare("report", "daily")
+    ematix.workflow("nightly", jobs=["orders", "daily", "report"], schedule="0 2 29 2 *")
+    slot = open_slot(slot_name("nightly"), utc_now())
+    assert names(run_due()) == [("orders", "gave_up"), ("daily", "skipped"), ("report", "skipped")]
+    status, reason = status_of(slot)
+    assert status == "gave_up"
+    assert reason is not None and reason.startswith("3 of 3 jobs did not succeed; orders was given up: ")
+
+
+def test_a_success_starts_what_waits_for_it_once() -> None:
+    orders = declare("orders")
+    declare("mail")
+    ematix.workflow("after", jobs=["mail"], triggered_by=orders)
+    assert run_due() == []
+    orders.sync(run_log=LOG)
+    assert names(run_due()) == [("mail", "succeeded")]
+    assert run_due() == []
+    orders.sync(run_log=LOG)
+    orders.sync(run_log=LOG)
+    assert names(run_due()) == [("mail", "succeeded")]
+    assert run_due() == []
+
+
+def test_one_call_runs_a_chain_of_workflows() -> None:
+    declare("orders")
+    declare("mail")
+    declare("archive")
+    ematix.workflow("first", jobs=["orders"], schedule="0 2 29 2 *")
+    ematix.workflow("second", jobs=["mail"], triggered_by="first")
+    ematix.workflow("third", jobs=["archive"], triggered_by=["second", "orders"])
+    open_slot(slot_name("first"), utc_now())
+    assert names(run_due()) == [(name, "succeeded") for name in ("orders", "mail", "archive")]
+    assert run_due() == []
+
+
+def test_all_and_any_of_a_trigger() -> None:
+    upstream = {name: declare(name) for name in ("orders", "items", "stock")}
+    declare("mail")
+    ematix.workflow("after", jobs=["mail"], triggered_by=AllOf("orders", AnyOf("items", "stock")))
+    upstream["items"].sync(run_log=LOG)
+    upstream["stock"].sync(run_log=LOG)
+    assert run_due() == []
+    upstream["orders"].sync(run_log=LOG)
+    assert names(run_due()) == [("mail", "succeeded")]
+    upstream["orders"].sync(run_log=LOG)
+    assert run_due() == []  # what items and stock had brought is used up
+    upstream["stock"].sync(run_log=LOG)
+    assert names(run_due()) == [("mail", "succeeded")]
+
+
+def test_a_failed_upstream_starts_nothing_and_the_status_says_so() -> None:
+    orders, items = declare("orders"), declare("items", sql="SELECT id FROM nowhere")
+    declare("mail")
+    ematix.workflow("after", jobs=["mail"], triggered_by=[orders, items])
+    orders.sync(run_log=LOG)
+    with pytest.raises(SourceFailed):
+        items.sync(run_log=LOG)
+    assert run_due() == []
+    with runner() as here:
+        (standing,) = workflow_standings(current_registry(), None, here.store, here.run_log, utc_now())
+    assert standing.outcome == "never"
+    (waits,) = standing.waits_for
+    assert waits.startswith("items failed at ") and "nowhere" in waits
+
+
+def test_many_who_look_at_once_fire_a_trigger_once(shop: Path) -> None:
+    orders = declare("orders")
+    declare("mail")
+    ematix.workflow("after", jobs=["mail"], triggered_by="orders")
+    orders.sync(run_log=LOG)
+    together, ran = threading.Barrier(4), list[tuple[str, str]]()
+
+    def call() -> None:
+        together.wait(60)
+        ran.extend(names(run_due()))
+
+    registry = current_registry()
+    from ematix_flow.graph.registry import use_registry
+
+    def in_registry() -> None:
+        with use_registry(registry):
+            call()
+
+    threads = [threading.Thread(target=in_registry) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ran.count(("mail", "succeeded")) == 1
+    assert execute(shop, "SELECT count(*) FROM shop__t_mail") == [(1,)]
+
+
+def test_a_selection_runs_its_own_and_leaves_the_other_jobs_waiting() -> None:
+    declare("orders")
+    declare("items")
+    ematix.workflow("nightly", jobs=["orders", "items"], schedule="0 2 29 2 *")
+    at = utc_now()
+    slot = open_slot(slot_name("nightly"), at)
+    assert names(run_due(only=frozenset({"orders"}))) == [("orders", "succeeded")]
+    assert status_of(Slot("items", at))[0] == status_of(slot)[0] == "waiting"
+    assert names(run_due()) == [("items", "succeeded")]
+    assert status_of(slot)[0] == "succeeded"
+
+
+# ------------------------------------------------------------------ failures
+
+
+def test_what_a_failure_holds_back_is_recorded_with_the_reason() -> None:
+    declare("orders", sql="SELECT id FROM nowhere")
+    declare("daily", "orders")
+    declare("report", "daily")
+    at = utc_now()
+    for name in ("orders", "daily", "report"):
+        open_slot(name, at)
+    run_due()
+    with runner() as here:
+        (skipped,) = here.run_log.list("report")
+    assert (skipped.status, skipped.slot, skipped.trigger) == ("skipped", at, "schedule")
+    assert skipped.error_message is not None
+    assert skipped.error_message.startswith("orders of ") and "was given up: " in skipped.error_message
+
+
+def test_one_failure_does_not_latch(shop: Path) -> None:
+    execute(shop, "ALTER TABLE raw RENAME TO gone")
+    declare("orders")
+    declare("daily", "orders")
+    first = utc_now() - MINUTE
+    for name in ("orders", "daily"):
+        open_slot(name, first)
+    assert names(run_due()) == [("orders", "gave_up"), ("daily", "skipped")]
+    execute(shop, "ALTER TABLE gone RENAME TO raw")
+    for name in ("orders", "daily"):
+        open_slot(name, first + MINUTE)
+    assert names(run_due()) == [("orders", "succeeded"), ("daily", "succeeded")]
+
+
+def test_a_success_by_hand_lets_what_waits_go_on(shop: Path) -> None:
+    execute(shop, "ALTER TABLE raw RENAME TO gone")
+    orders = declare("orders")
+    declare("daily", "orders")
+    open_slot("orders", utc_now())
+    assert names(run_due()) == [("orders", "gave_up")]
+    execute(shop, "ALTER TABLE gone RENAME TO raw")
+    open_slot("daily", utc_now())
+    orders.sync(run_log=LOG)
+    assert names(run_due()) == [("daily", "succeeded")]
+    with runner() as here:
+        standing, _ = standings(current_registry(), None, here.store, here.run_log, utc_now())
+    assert standing.slot is None and standing.why == ""
+
+
+def test_an_upstream_that_found_nothing_new_counts_as_fresh() -> None:
+    orders = declare("orders", incremental=True, watermark_column="id")
+    declare("daily", "orders", upstream_freshness_secs=3600)
+    orders.sync(run_log=LOG)
+    assert orders.sync(run_log=LOG).status == "skipped"
+    open_slot("daily", utc_now())
+    assert names(run_due()) == [("daily", "succeeded")]
+
+
+def test_what_is_cleared_runs_again_and_its_workflow_ends_anew(shop: Path) -> None:
+    execute(shop, "ALTER TABLE raw RENAME TO gone")
+    declare("orders")
+    declare("daily", "orders")
+    ematix.workflow("nightly", jobs=["orders", "daily"], schedule="0 2 29 2 *")
+    slot = open_slot(slot_name("nightly"), utc_now())
+    run_due()
+    assert status_of(slot)[0] == "gave_up"
+    execute(shop, "ALTER TABLE gone RENAME TO raw")
+    with runner() as here:
+        found = clearable(here.store, ["orders", "daily"], None)
+        assert [(each.slot.pipeline, each.status) for each in found] == [
+            ("orders", "gave_up"),
+            ("daily", "skipped"),
+        ]
+        assert len(reopen(here.store, current_registry(), found)) == 2
+        assert reopen(here.store, current_registry(), found) == []
+    assert names(run_due()) == [("orders", "succeeded"), ("daily", "succeeded")]
+    assert status_of(slot)[0] == "succeeded"
+
+
+def test_a_missed_fire_is_neither_cleared_nor_in_the_way() -> None:
+    declare("orders")
+    declare("daily", "orders")
+    at = utc_now()
+    with runner() as here:
+        from ematix_flow.schedule.due import MISSED
+
+        here.store.open([Slot("orders", at)], "skipped", MISSED)
+        assert clearable(here.store, ["orders"], None) == []
+        assert clearable(here.store, ["orders"], at - MINUTE) == []
+    current_registry().pipeline("orders").handle.sync(run_log=LOG)
+    open_slot("daily", at)
+    assert names(run_due()) == [("daily", "succeeded")]
+
+
+def test_slots_since_a_moment_are_cleared_oldest_first(shop: Path) -> None:
+    declare("orders", sql="SELECT id FROM nowhere")
+    start = utc_now() - 10 * MINUTE
+    for number in range(3):
+        open_slot("orders", start + number * MINUTE)
+    run_due()
+    with runner() as here:
+        found = clearable(here.store, ["orders"], start + MINUTE)
+        assert [each.slot.at for each in found] == [start + MINUTE, start + 2 * MINUTE]
+        assert [each.slot.at for each in clearable(here.store, ["orders"], None)] == [start + 2 * MINUTE]
+
+
+# ------------------------------------------------------------------ side by side
+
+
+def meeting(name: str, place: threading.Barrier, *depends_on: str, **options: Any) -> None:
+    """A pipeline that goes on only when another one is at work too."""
+
+    @ematix.table(schema="shop", name=f"t_{name}")
+    class Numbers:
+        id: BigInt
+
+    @ematix.pipeline(
+        target=Numbers, target_connection="shop", name=name, depends_on=depends_on, mode="truncate", **options
+    )
+    def load(conn: Any) -> str:
+        place.wait(60)
+        return "SELECT id FROM raw"
+
+
+def test_branches_run_side_by_side_and_what_needs_both_after_them() -> None:
+    place = threading.Barrier(2)
+    meeting("orders", place)
+    meeting("items", place)
+    declare("daily", "orders", "items")
+    seen: list[str] = []
+    with run_context(run_log=LOG) as context:
+        outcomes = run_dag(
+            current_registry(), None, context, workers=2, after=lambda outcome: seen.append(outcome.pipeline)
+        )
+    assert [(each.pipeline, each.status) for each in outcomes] == [
+        (name, "succeeded") for name in ("orders", "items", "daily")
+    ]
+    assert seen[-1] == "daily"
+
+
+def test_due_branches_run_side_by_side_too() -> None:
+    place = threading.Barrier(2)
+    meeting("orders", place)
+    meeting("items", place)
+    declare("daily", "orders", "items")
+    at = utc_now()
+    for name in ("daily", "orders", "items"):
+        open_slot(name, at)
+    outcomes = names(run_due(workers=3))
+    assert sorted(outcomes[:2]) == [("items", "succeeded"), ("orders", "succeeded")]
+    assert outcomes[2:] == [("daily", "succeeded")]
+
+
+def test_two_slots_of_one_pipeline_never_run_side_by_side() -> None:
+    declare("orders")
+    at = utc_now()
+    for number in range(3):
+        open_slot("orders", at - number * MINUTE)
+    outcomes = run_due(workers=3)
+    assert names(outcomes) == [("orders", "succeeded")] * 3
+    assert [each.slot.at for each in outcomes] == [at - 2 * MINUTE, at - MINUTE, at]
+
+
+def test_a_failure_in_one_branch_leaves_the_other_alone_and_is_recorded() -> None:
+    declare("orders", sql="SELECT id FROM nowhere")
+    declare("daily", "orders")
+    declare("report", "daily")
+    declare("items")
+    with run_context(run_log=LOG, trigger="cli") as context:
+        outcomes = run_dag(current_registry(), None, context, workers=3)
+        (skipped,) = context.run_log.list("report")
+    assert {each.pipeline: each.status for each in outcomes} == {
+        "orders": "failed",
+        "items": "succeeded",
+        "daily": "not_run",
+        "report": "not_run",
+    }
+    assert (skipped.status, skipped.error_message) == (
+        "skipped",
+        "orders failed, and report depends on it",
+    )
+
+
+def test_an_interrupt_of_one_stops_the_others_and_starts_no_more() -> None:
+    at_work = threading.Event()
+
+    @ematix.pipeline(target=Numbers, target_connection="shop", name="stops")
+    def stops(conn: Any) -> str:
+        assert at_work.wait(60)
+        raise KeyboardInterrupt
+
+    @ematix.pipeline(target=Numbers, target_connection="shop", name="long")
+    def long(conn: Any) -> str:
+        at_work.set()
+        while True:  # until it is interrupted
+            threading.Event().wait(0.01)
+
+    declare("later", "long")
+    with run_context(run_log=LOG) as context:
+        with pytest.raises(Interrupted):
+            run_dag(current_registry(), None, context, workers=2)
+        assert {run.pipeline: run.status for run in context.run_log.list()} == {
+            "stops": "cancelled",
+            "long": "cancelled",
+        }

@@ -1,0 +1,103 @@
+"""When a trigger fires, and that of two who see it one does."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+
+import pytest
+
+from ematix_flow.schedule.due import MISSED, Agenda, Scheduled
+from ematix_flow.schedule.endings import LastEnd
+from ematix_flow.schedule.slots import look
+from ematix_flow.schedule.workflows import Workflows, is_satisfied, slot_name
+from ematix_flow.spec.pipelines import Trigger, WorkflowSpec
+from ematix_flow.spec.schedules import Schedule
+from ematix_flow.state.slots import Slot, SlotStatus
+from ematix_flow.state.slots_memory import MemorySlots
+
+NOON = dt.datetime(2026, 5, 17, 12, tzinfo=dt.timezone.utc)
+ANY = WorkflowSpec("w", ("mail",), Trigger("any", ("orders", "items")))
+
+
+def good(event: str) -> LastEnd:
+    return LastEnd(event, True, "succeeded")
+
+
+def slots_of(store: MemorySlots, name: str) -> list[Slot]:
+    return [slot for slot in store._slots if slot.pipeline == name]
+
+
+@pytest.mark.parametrize(
+    ("new", "fires"),
+    [("", False), ("a", False), ("b", False), ("ab", True), ("ac", True), ("bc", False), ("abc", True)],
+)
+def test_a_tree_of_all_and_any(new: str, fires: bool) -> None:
+    tree = Trigger("all", ("a", Trigger("any", ("b", "c"))))
+    assert is_satisfied(tree, new) is fires
+    assert str(tree) == "a and (b or c)"
+
+
+def test_of_two_that_see_the_same_end_one_fires() -> None:
+    ends = {"orders": good("run:1")}
+
+    class Overtaken(MemorySlots):
+        """Whoever writes a firing finds that another has just done so, for more than it saw."""
+
+        overtaken = False
+
+        def open(
+            self, wanted: Iterable[Slot], status: SlotStatus = "waiting", reason: str | None = None
+        ) -> int:
+            listed = list(wanted)
+            if not self.overtaken and any(slot.pipeline.endswith(":firings") for slot in listed):
+                self.overtaken = True
+                more = {**ends, "items": good("run:2")}
+                Workflows([ANY], lambda names: more).advance(self)
+            return super().open(listed, status, reason)
+
+    store = Overtaken()
+    Workflows([ANY], lambda names: ends).advance(store)
+    assert store.overtaken
+    assert len(slots_of(store, slot_name("w"))) == 1
+    firing = Workflows([ANY], lambda names: ends).firings(store)["w"]
+    assert (firing.number, firing.used) == (1, {"orders": ["run:1"], "items": ["run:2"]})
+
+
+def test_an_end_that_shows_up_late_still_fires_and_an_old_one_that_comes_back_does_not() -> None:
+    store, ends = MemorySlots(lambda: NOON), {"orders": good("slot:2")}
+    workflows = Workflows([ANY], lambda names: ends)
+    workflows.advance(store)
+    ends["items"] = good("slot:1")  # it had ended before, and was not seen
+    workflows.advance(store)
+    assert [slot.at for slot in slots_of(store, slot_name("w"))] == [
+        NOON,
+        NOON + dt.timedelta(microseconds=1),
+    ]
+    ends["orders"] = good("slot:3")
+    workflows.advance(store)
+    ends["orders"] = good("slot:2")  # a run that was thought dead says that it is done
+    workflows.advance(store)
+    assert len(slots_of(store, slot_name("w"))) == 3
+
+
+def test_a_job_with_fires_of_its_own_loses_none_to_its_workflow() -> None:
+    """Own fires are looked for after the newest slot: what a workflow opens must not hide older ones."""
+    now = [NOON]
+    store = MemorySlots(lambda: now[0])
+    store.open([Slot("orders", NOON)], "succeeded")
+    ends = {"items": good("run:1")}
+    workflows = Workflows([WorkflowSpec("w", ("orders",), Trigger("all", ("items",)))], lambda names: ends)
+    agenda = Agenda([Scheduled("orders", Schedule("0 * * * *"), "all")], dt.timedelta(minutes=1))
+    now[0] = NOON + dt.timedelta(hours=3, minutes=30)
+    found = look(store, agenda, workflows, ["orders"])
+    hours = [NOON + dt.timedelta(hours=number) for number in (1, 2, 3)]
+    assert [record.slot.at for record in found] == [*hours, now[0]]
+
+
+def test_a_fire_that_a_job_had_missed_runs_after_all_when_its_workflow_asks_for_it() -> None:
+    store = MemorySlots(lambda: NOON)
+    store.open([Slot("mail", NOON)], "skipped", MISSED)
+    store.open([Slot(slot_name("w"), NOON)])
+    found = look(store, Agenda([], dt.timedelta(minutes=1)), Workflows([ANY], lambda names: {}), ["mail"])
+    assert [record.slot for record in found] == [Slot("mail", NOON)]
