@@ -32,6 +32,7 @@ slots = sa.Table(
     sa.Column("status", sa.String(16), nullable=False),
     sa.Column("fence", sa.BigInteger, nullable=False),
     sa.Column("failures", sa.BigInteger, nullable=False),
+    sa.Column("deaths", sa.BigInteger, nullable=False),
     sa.Column("not_before", UtcMoment, nullable=False),
     sa.Column("holder", sa.String(255)),
     sa.Column("expires_at", UtcMoment),
@@ -126,6 +127,7 @@ class SqlSlots(SlotStore):
                         "status": status,
                         "fence": 0,
                         "failures": 0,
+                        "deaths": 0,
                         "not_before": now,
                         "reason": reason,
                     }
@@ -144,20 +146,24 @@ class SqlSlots(SlotStore):
             change = (
                 sa.update(slots)
                 .where(*_is(seen.slot), slots.c.fence == seen.fence, due)
-                .values(
-                    status="claimed",
-                    fence=seen.fence + 1,
-                    holder=holder,
-                    expires_at=now + dt.timedelta(seconds=seconds),
+                .ordered_values(  # deaths first: MySQL would show it the new status
+                    (slots.c.deaths, slots.c.deaths + sa.case((slots.c.status == "claimed", 1), else_=0)),
+                    (slots.c.status, "claimed"),
+                    (slots.c.fence, seen.fence + 1),
+                    (slots.c.holder, holder),
+                    (slots.c.expires_at, now + dt.timedelta(seconds=seconds)),
                 )
             )
             if connection.execute(change).rowcount != 1:
                 return None
-            failures = connection.scalar(sa.select(slots.c.failures).where(*_is(seen.slot)))
-        return Claim(seen.slot, holder, seen.fence + 1, int(failures or 0))
+            known = connection.execute(
+                sa.select(slots.c.failures, slots.c.deaths).where(*_is(seen.slot))
+            ).one()
+        return Claim(seen.slot, holder, seen.fence + 1, int(known.failures), int(known.deaths))
 
-    def renew(self, claim: Claim, seconds: float) -> bool:
-        return self._change(claim, lambda now: {"expires_at": now + dt.timedelta(seconds=seconds)})
+    def renew(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
+        told = {} if reason is None else {"reason": shown_text(reason)}
+        return self._change(claim, lambda now: {"expires_at": now + dt.timedelta(seconds=seconds), **told})
 
     def end(self, claim: Claim, status: SlotStatus, reason: str | None = None) -> bool:
         return self._change(claim, lambda now: {"status": status, **_let_go(reason)})
@@ -178,7 +184,7 @@ class SqlSlots(SlotStore):
             change = (
                 sa.update(slots)
                 .where(*_is(slot), slots.c.status.in_(("gave_up", "skipped")))
-                .values(status="waiting", failures=0, not_before=self._now(connection), reason=None)
+                .values(status="waiting", failures=0, deaths=0, not_before=self._now(connection), reason=None)
             )
             return connection.execute(change).rowcount == 1
 
@@ -284,6 +290,7 @@ def _record(row: Any) -> SlotRecord:
         status=row.status,
         fence=int(row.fence),
         failures=int(row.failures),
+        deaths=int(row.deaths),
         not_before=row.not_before,
         holder=row.holder,
         expires_at=row.expires_at,
