@@ -16,6 +16,7 @@ import pytest
 from tests.services import glue as glue_service
 from tests.services import kafka as kafka_service
 from tests.services import kinesis as kinesis_service
+from tests.services import kubernetes as kubernetes_service
 from tests.services import mariadb as mariadb_service
 from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
@@ -64,6 +65,7 @@ MARKS = {
     "kafka_topic": "kafka",
     "registry": "registry",
     "glue": "glue",
+    "kubernetes": "kubernetes",
 }
 
 
@@ -279,4 +281,11 @@ def kafka_topic(kafka: kafka_service.KafkaServer, request: pytest.FixtureRequest
 def glue() -> Iterator[glue_service.GlueServer]:
     """The emulator of AWS Glue of this test run."""
     with glue_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kubernetes() -> Iterator[kubernetes_service.KubernetesServer]:
+    """The API server of Kubernetes of this test run."""
+    with kubernetes_service.running_server() as server:
         yield server

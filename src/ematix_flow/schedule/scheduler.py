@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ematix_flow.errors import FlowError
 from ematix_flow.schedule.due import Agenda
@@ -22,6 +22,7 @@ from ematix_flow.state.slots import Claim, Lease, Slot, SlotRecord, SlotStore
 
 POLL_SECONDS, LEADER_SECONDS, GRACE_SECONDS = 10.0, 60.0, 60.0
 AGAIN_SECONDS = 30.0  # after a run that could not be started, or that died; doubled for each that died
+_GLANCE_SECONDS = 0.2
 _NAME = "scheduler"
 _log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class Scheduler:
                 looks = None if looks is None else looks - 1
                 self._guarded("a look at the schedules failed", self.tick)
                 if looks != 0:
-                    self.stop.wait(self.poll_seconds)
+                    self._pause()
             self._leave()
             self.executor.close(self.grace_seconds)
             self._guarded("runs that ended were not looked after", self.look_after)
@@ -65,6 +66,13 @@ class Scheduler:
             self.executor.abandon()
             self._leave()
             raise
+
+    def _pause(self) -> None:
+        """Until the next look, which comes early when a run ends: the next slot may wait for it."""
+        until = time.monotonic() + self.poll_seconds
+        while (left := until - time.monotonic()) > 0 and not self.stop.wait(min(left, _GLANCE_SECONDS)):
+            if self.executor.freed():
+                return
 
     def tick(self) -> list[Claim]:
         """One look; the slots whose runs were started."""
@@ -92,6 +100,8 @@ class Scheduler:
             return started
         now, unended = store.now(), _Unended(store.unended())
         for record in due:
+            if unended.is_running(record.slot.pipeline, now):
+                continue  # a pipeline runs one slot at a time
             room = self.executor.room()
             if self.stop.is_set() or (room is not None and room <= 0) or time.monotonic() > until:
                 break  # what is left is due at the next look, the oldest first
@@ -102,6 +112,7 @@ class Scheduler:
                     slot = found.slot
                     _log.warning("%s of %s is skipped: %s", slot.pipeline, slot.at.isoformat(), found.reason)
             elif found is not None and self._start(found):
+                unended.start(record)
                 started.append(found)
         return started
 
@@ -160,6 +171,13 @@ class _Unended:
 
     def of(self, pipelines: Sequence[str]) -> list[SlotRecord]:
         return [record for name in pipelines for record in self._records.get(name, {}).values()]
+
+    def is_running(self, pipeline: str, now: dt.datetime) -> bool:
+        found = self._records.get(pipeline, {}).values()
+        return any(record.status == "claimed" and not record.is_due(now) for record in found)
+
+    def start(self, record: SlotRecord) -> None:
+        self._records[record.slot.pipeline][record.slot] = replace(record, status="claimed", expires_at=None)
 
     def drop(self, slot: Slot) -> None:
         self._records.get(slot.pipeline, {}).pop(slot, None)

@@ -86,6 +86,10 @@ class Executor(ABC):
         """How its runs are; nothing where that cannot be seen."""
         return Sight()
 
+    def freed(self) -> bool:
+        """Whether a run has ended since this was last asked. Cheap; False where only `watch` can tell."""
+        return False
+
     @abstractmethod
     def close(self, grace: float) -> None:
         """No more runs. Those that are ours to end may go on for so many seconds, and are asked to stop."""

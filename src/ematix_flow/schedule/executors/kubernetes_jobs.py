@@ -203,7 +203,8 @@ def open_client(context: str | None) -> Any:
         if context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
             loading.load_incluster_config(client_configuration=configuration)
         else:
-            loading.load_kube_config(context=context, client_configuration=configuration)
+            named = os.environ.get("KUBECONFIG")  # the client itself reads it when it is imported
+            loading.load_kube_config(named, context=context, client_configuration=configuration)
     except (config.ConfigException, OSError) as error:
         raise ConfigError(
             f"no cluster can be found for k8s://: {error}",

@@ -22,6 +22,7 @@ class SubprocessExecutor(Executor):
         self.workers = workers or max(1, os.cpu_count() or 1)
         self._running: dict[int, tuple[subprocess.Popen[bytes], Dispatch]] = {}
         self._ended: list[Ending] = []
+        self._freed = False
 
     def check(self, run_log: str) -> None:
         """Its runs see what the scheduler sees."""
@@ -52,6 +53,11 @@ class SubprocessExecutor(Executor):
         ended, self._ended = self._ended, []
         return Sight(ended)
 
+    def freed(self) -> bool:
+        self._reap()
+        freed, self._freed = self._freed, False
+        return freed
+
     def close(self, grace: float) -> None:
         """Wait for those at work; who is not done in time is asked to stop, which rolls its load back."""
         self._wait(grace)
@@ -81,6 +87,7 @@ class SubprocessExecutor(Executor):
             if code is None:
                 continue
             del self._running[pid]
+            self._freed = True
             if code != 0:
                 self._ended.append(Ending(job.claim, _how(code)))
 
