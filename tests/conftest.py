@@ -16,6 +16,7 @@ import pytest
 from tests.services import glue as glue_service
 from tests.services import kafka as kafka_service
 from tests.services import kinesis as kinesis_service
+from tests.services import kubernetes as kubernetes_service
 from tests.services import mariadb as mariadb_service
 from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
@@ -66,6 +67,7 @@ MARKS = {
     "registry": "registry",
     "glue": "glue",
     "vault": "vault",
+    "kubernetes": "kubernetes",
 }
 
 
@@ -299,4 +301,11 @@ def glue() -> Iterator[glue_service.GlueServer]:
 def vault() -> Iterator[vault_service.VaultServer]:
     """The Vault of this test run."""
     with vault_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kubernetes() -> Iterator[kubernetes_service.KubernetesServer]:
+    """The API server of Kubernetes of this test run."""
+    with kubernetes_service.running_server() as server:
         yield server

@@ -134,6 +134,24 @@ def test_a_failed_attempt_waits_and_is_counted(store: SlotStore, clock: Clock) -
     assert again is not None and (again.fence, again.failures) == (2, 1)
 
 
+def test_only_a_holder_of_whom_nothing_was_heard_counts_as_dead(store: SlotStore, clock: Clock) -> None:
+    store.open([SLOT])
+    for _ in range(5):
+        claim = claimed(store)
+        assert claim is not None and (claim.failures, claim.deaths) == (0, 0)
+        store.wait(claim, 0, "another run has the lock", failed=False)
+    lost = claimed(store)
+    assert store.renew(lost, 0, "out of memory")  # whoever saw it die need not wait
+    again = claimed(store, "b")
+    assert again is not None and (again.fence, again.failures, again.deaths) == (7, 0, 1)
+    found = store.get(SLOT)
+    assert found is not None and (found.deaths, found.reason) == (1, "out of memory")
+    store.end(again, "gave_up")
+    assert store.reopen(SLOT)
+    anew = claimed(store)
+    assert anew is not None and (anew.failures, anew.deaths) == (0, 0)
+
+
 def test_what_was_given_up_is_reopened_by_hand_only(store: SlotStore) -> None:
     store.open([SLOT])
     assert not store.reopen(SLOT)

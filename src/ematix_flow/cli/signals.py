@@ -29,7 +29,9 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def stop_requests(say: Callable[[str], None]) -> Iterator[threading.Event]:
+def stop_requests(
+    say: Callable[[str], None], told: str = "stopping after the batch at hand; once more to stop at once"
+) -> Iterator[threading.Event]:
     """Within the block the first SIGINT or SIGTERM sets the event, and the second raises KeyboardInterrupt.
 
     For work that ends well when it is asked to. Outside of the main thread nothing sets the event.
@@ -41,7 +43,7 @@ def stop_requests(say: Callable[[str], None]) -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         asked.set()
         threading.Thread(
-            target=say, args=("stopping after the batch at hand; once more to stop at once",), daemon=True
+            target=say, args=(told,), daemon=True
         ).start()  # whoever was interrupted may hold the lock of what is written to
 
     if threading.current_thread() is not threading.main_thread():

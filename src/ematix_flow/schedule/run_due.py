@@ -32,6 +32,7 @@ from ematix_flow.state.slots import Claim, Slot, SlotRecord, SlotStore
 LEASE_SECONDS = 300.0
 _log = logging.getLogger(__name__)
 
+Unended = Callable[[Sequence[str]], Sequence[SlotRecord]]
 Status = Literal["succeeded", "waiting", "gave_up", "skipped", "lost"]
 
 
@@ -150,14 +151,19 @@ class Runner:
             del waiting[record]
         return free
 
-    def pick(self, record: SlotRecord) -> Claim | SlotOutcome | None:
-        """Claim a slot that is due and may run; what becomes of it otherwise; None when it is another's."""
+    def pick(
+        self, record: SlotRecord, now: dt.datetime | None = None, unended: Unended | None = None
+    ) -> Claim | SlotOutcome | None:
+        """Claim a slot that is due and may run; what becomes of it otherwise; None when it is another's.
+
+        Who picks many says what time it is and which slots have not ended, so that they are asked for once.
+        """
         spec, slot = self.registry.pipeline(record.slot.pipeline).spec, record.slot
         found = gate(
             spec,
             slot,
-            self.store.now(),
-            self.store.unended(spec.depends_on) if spec.depends_on else (),
+            now or self.store.now(),
+            (unended or self.store.unended)(spec.depends_on) if spec.depends_on else (),
             self.store.latest,
             lambda upstream: last_success(self.run_log, upstream),
         )
@@ -234,7 +240,7 @@ def claim_of(store: SlotStore, pipeline: str, at: dt.datetime, said: str) -> Cla
             f"{pipeline!r} of {at.isoformat()} is not claimed by {holder!r} any more",
             state="nothing was run",
         )
-    return Claim(record.slot, holder, record.fence, record.failures)
+    return Claim(record.slot, holder, record.fence, record.failures, record.deaths)
 
 
 def scheduled(registry: Registry) -> Iterator[Scheduled]:

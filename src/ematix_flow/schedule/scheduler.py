@@ -9,17 +9,19 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ematix_flow.errors import FlowError
 from ematix_flow.schedule.due import Agenda
-from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Executor
+from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor
 from ematix_flow.schedule.run_due import Runner, SlotOutcome
-from ematix_flow.state.slots import Claim, Lease
+from ematix_flow.state.slots import Claim, Lease, Slot, SlotRecord, SlotStore
 
 POLL_SECONDS, LEADER_SECONDS, GRACE_SECONDS = 10.0, 60.0, 60.0
-_AGAIN_SECONDS = 30.0  # after a run that could not be started
+AGAIN_SECONDS = 30.0  # after a run that could not be started, or that died; doubled for each that died
+_GLANCE_SECONDS = 0.2
 _NAME = "scheduler"
 _log = logging.getLogger(__name__)
 
@@ -32,32 +34,45 @@ class Scheduler:
     executor: Executor
     module: str
     run_log: str | None = None
+    engine: str | None = None
     interval: dt.timedelta = dt.timedelta(minutes=1)
     poll_seconds: float = POLL_SECONDS
     leader_seconds: float = LEADER_SECONDS
     grace_seconds: float = GRACE_SECONDS
+    again_seconds: float = AGAIN_SECONDS
     stop: threading.Event = field(default_factory=threading.Event)
     environment: Mapping[str, str] = field(default_factory=dict)  # for the runs, beside what they inherit
 
     def __post_init__(self) -> None:
         self._agenda: Agenda = self.runner.agenda(self.interval)
         self._lease: Lease | None = None
-        self._leads = False
+        self._leads: bool | None = None
 
     def run(self, looks: int | None = None) -> None:
-        """Until it is stopped, or for so many looks. One that fails is told, and the next one comes."""
+        """Until it is stopped, or for so many looks. One that fails is told, and the next one comes.
+
+        Then the lease is given back, and runs may end; whatever interrupts that ends it at once.
+        """
         try:
             while not self.stop.is_set() and looks != 0:
                 looks = None if looks is None else looks - 1
-                try:
-                    self.tick()
-                except FlowError as error:
-                    _log.error("a look at the schedules failed: %s", error.what)
+                self._guarded("a look at the schedules failed", self.tick)
                 if looks != 0:
-                    self.stop.wait(self.poll_seconds)
-        finally:
+                    self._pause()
             self._leave()
             self.executor.close(self.grace_seconds)
+            self._guarded("runs that ended were not looked after", self.look_after)
+        except BaseException:
+            self.executor.abandon()
+            self._leave()
+            raise
+
+    def _pause(self) -> None:
+        """Until the next look, which comes early when a run ends: the next slot may wait for it."""
+        until = time.monotonic() + self.poll_seconds
+        while (left := until - time.monotonic()) > 0 and not self.stop.wait(min(left, _GLANCE_SECONDS)):
+            if self.executor.freed():
+                return
 
     def tick(self) -> list[Claim]:
         """One look; the slots whose runs were started."""
@@ -66,31 +81,77 @@ class Scheduler:
         if (self._lease is not None) != self._leads:
             self._leads = self._lease is not None
             _log.info("this scheduler %s", "leads" if self._leads else "waits: another one leads")
-        if self._lease is None:
-            return []
+        self.look_after()
+        return [] if self._lease is None else self._start_due(store)
+
+    def look_after(self) -> None:
+        """Keep the claims of runs that have not begun, and let go of those whose runs died."""
+        seen = self.executor.watch()
+        for claim in seen.starting:
+            self.runner.store.renew(claim, self.runner.lease_seconds)
+        for ending in seen.ended:
+            self._let_go(ending)
+
+    def _start_due(self, store: SlotStore) -> list[Claim]:
+        until = time.monotonic() + self.leader_seconds / 2  # then the lease is prolonged first
+        due = self.runner.look(self._agenda)
         started: list[Claim] = []
-        for record in self.runner.look(self._agenda):
+        if not due:
+            return started
+        now, unended = store.now(), _Unended(store.unended())
+        for record in due:
+            if unended.is_running(record.slot.pipeline, now):
+                continue  # a pipeline runs one slot at a time
             room = self.executor.room()
-            if self.stop.is_set() or (room is not None and room <= 0):
+            if self.stop.is_set() or (room is not None and room <= 0) or time.monotonic() > until:
                 break  # what is left is due at the next look, the oldest first
-            found = self.runner.pick(record)
+            found = self.runner.pick(record, now, unended.of)
             if isinstance(found, SlotOutcome):
-                _tell(found)
+                if found.status == "skipped":
+                    unended.drop(found.slot)
+                    slot = found.slot
+                    _log.warning("%s of %s is skipped: %s", slot.pipeline, slot.at.isoformat(), found.reason)
             elif found is not None and self._start(found):
+                unended.start(record)
                 started.append(found)
         return started
 
     def _start(self, claim: Claim) -> bool:
         seconds = self.runner.lease_seconds
-        job = Dispatch(claim, self.module, seconds, self.run_log, self.environment)
+        job = Dispatch(claim, self.module, seconds, self.run_log, self.engine, self.environment)
         try:
             self.executor.dispatch(job)
         except CannotDispatch as error:
             _log.error("%s", error.what)
-            self.runner.store.wait(claim, _AGAIN_SECONDS, error.what, failed=False)
+            self.runner.store.wait(claim, self.again_seconds, error.what, failed=False)
             return False
         _log.info("%s of %s is started", claim.slot.pipeline, claim.slot.at.isoformat())
         return True
+
+    def _let_go(self, ending: Ending) -> None:
+        """The claim ends early, unless the run has said how it ended; its attempt counts as a death."""
+        store, claim = self.runner.store, ending.claim
+        record = store.get(claim.slot)
+        if record is None or record.status != "claimed" or record.fence != claim.fence:
+            return
+        pause = min(self.again_seconds * 2**record.deaths, self.runner.lease_seconds)
+        if store.renew(claim, pause, ending.reason):
+            _log.warning(
+                "the run of %s of %s died: %s. It is tried again in %g s",
+                claim.slot.pipeline,
+                claim.slot.at.isoformat(),
+                ending.reason,
+                pause,
+            )
+
+    def _guarded(self, failed: str, step: Callable[[], object]) -> None:
+        """Whatever goes wrong in one step is told; the daemon goes on."""
+        try:
+            step()
+        except FlowError as error:
+            _log.error("%s: %s", failed, error.what)
+        except Exception:
+            _log.exception("%s", failed)
 
     def _leave(self) -> None:
         """So that another need not wait for the lease to end."""
@@ -101,7 +162,23 @@ class Scheduler:
                 _log.warning("the lease was not given back, and ends by itself: %s", error.what)
 
 
-def _tell(outcome: SlotOutcome) -> None:
-    if outcome.status == "skipped":
-        slot = outcome.slot
-        _log.warning("%s of %s is skipped: %s", slot.pipeline, slot.at.isoformat(), outcome.reason)
+class _Unended:
+    """The slots that have not ended, by pipeline, as of one look."""
+
+    def __init__(self, records: Iterable[SlotRecord]) -> None:
+        self._records: dict[str, dict[Slot, SlotRecord]] = {}
+        for record in records:
+            self._records.setdefault(record.slot.pipeline, {})[record.slot] = record
+
+    def of(self, pipelines: Sequence[str]) -> list[SlotRecord]:
+        return [record for name in pipelines for record in self._records.get(name, {}).values()]
+
+    def is_running(self, pipeline: str, now: dt.datetime) -> bool:
+        found = self._records.get(pipeline, {}).values()
+        return any(record.status == "claimed" and not record.is_due(now) for record in found)
+
+    def start(self, record: SlotRecord) -> None:
+        self._records[record.slot.pipeline][record.slot] = replace(record, status="claimed", expires_at=None)
+
+    def drop(self, slot: Slot) -> None:
+        self._records.get(slot.pipeline, {}).pop(slot, None)

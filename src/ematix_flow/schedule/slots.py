@@ -62,9 +62,9 @@ def take(
     claim = store.claim(seen, holder, seconds)
     if claim is None:
         return None
-    died = claim.fence - 1 - claim.failures
-    if died >= max(DEATHS, policy.max_attempts):
-        store.end(claim, "gave_up", f"{died} attempts ended without a word")
+    if claim.deaths >= max(DEATHS, policy.max_attempts):
+        last = f"; what was heard last: {seen.reason}" if seen.reason else ""
+        store.end(claim, "gave_up", f"{claim.deaths} attempts ended without a word{last}")
         return None
     return claim
 

@@ -37,6 +37,7 @@ class SlotRecord:
     holder: str | None = None
     expires_at: dt.datetime | None = None  # of the claim
     reason: str | None = None
+    deaths: int = 0  # claims that were taken over from a holder of whom nothing was heard
 
     def is_due(self, now: dt.datetime) -> bool:
         """Whether it may be claimed: it waits no longer, or its holder was not heard of in time."""
@@ -53,6 +54,7 @@ class Claim:
     holder: str
     fence: int
     failures: int  # before this attempt
+    deaths: int = 0  # likewise
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,8 @@ class SlotStore(ABC):
         """Claim a slot that is due as it was ``seen``; None when it is not due or another was faster."""
 
     @abstractmethod
-    def renew(self, claim: Claim, seconds: float) -> bool:
-        """Hold it longer. False when it is lost: whoever hears that stops."""
+    def renew(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
+        """Hold it for so long from now, and note why. False when it is lost: whoever hears that stops."""
 
     @abstractmethod
     def end(self, claim: Claim, status: SlotStatus, reason: str | None = None) -> bool:
@@ -124,7 +126,7 @@ class SlotStore(ABC):
 
     @abstractmethod
     def reopen(self, slot: Slot) -> bool:
-        """By hand: a slot that was given up or skipped waits again, as if it never had failed."""
+        """By hand: a slot that was given up or skipped waits again, as if it had never been tried."""
 
     @abstractmethod
     def lease(self, name: str, holder: str, seconds: float) -> Lease | None:

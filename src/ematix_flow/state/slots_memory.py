@@ -64,19 +64,20 @@ class MemorySlots(SlotStore):
                 known,
                 status="claimed",
                 fence=known.fence + 1,
+                deaths=known.deaths + (known.status == "claimed"),
                 holder=holder,
                 expires_at=now + dt.timedelta(seconds=seconds),
             )
             self._slots[seen.slot] = claimed
-            return Claim(seen.slot, holder, claimed.fence, claimed.failures)
+            return Claim(seen.slot, holder, claimed.fence, claimed.failures, claimed.deaths)
 
-    def renew(self, claim: Claim, seconds: float) -> bool:
+    def renew(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
         with self._lock:
             known = self._held(claim)
             if known is None:
                 return False
             until = self._clock() + dt.timedelta(seconds=seconds)
-            self._slots[claim.slot] = replace(known, expires_at=until)
+            self._slots[claim.slot] = replace(known, expires_at=until, reason=reason or known.reason)
             return True
 
     def end(self, claim: Claim, status: SlotStatus, reason: str | None = None) -> bool:
@@ -112,7 +113,7 @@ class MemorySlots(SlotStore):
             if known is None or known.status not in ("gave_up", "skipped"):
                 return False
             self._slots[slot] = replace(
-                known, status="waiting", failures=0, not_before=self._clock(), reason=None
+                known, status="waiting", failures=0, deaths=0, not_before=self._clock(), reason=None
             )
             return True
 

@@ -32,6 +32,7 @@ slots = sa.Table(
     sa.Column("status", sa.String(16), nullable=False),
     sa.Column("fence", sa.BigInteger, nullable=False),
     sa.Column("failures", sa.BigInteger, nullable=False),
+    sa.Column("deaths", sa.BigInteger, nullable=False),
     sa.Column("not_before", UtcMoment, nullable=False),
     sa.Column("holder", sa.String(255)),
     sa.Column("expires_at", UtcMoment),
@@ -93,17 +94,26 @@ class SqlSlots(SlotStore):
         return [record for record in found if wanted is None or record.slot.pipeline in wanted]
 
     def newest(self, pipelines: Sequence[str]) -> dict[str, SlotRecord]:
-        last = sa.select(slots.c.pipeline, sa.func.max(slots.c.fires_at).label("fires_at")).group_by(
-            slots.c.pipeline
-        )
-        newest = last.subquery()
+        last = self._last_of_each()
         query = sa.select(slots).join(
-            newest, sa.and_(slots.c.pipeline == newest.c.pipeline, slots.c.fires_at == newest.c.fires_at)
+            last, sa.and_(slots.c.pipeline == last.c.pipeline, slots.c.fires_at == last.c.fires_at)
         )
         wanted = set(pipelines)
         with self._asking() as connection:
             found = [_record(row) for row in connection.execute(query)]
         return {record.slot.pipeline: record for record in found if record.slot.pipeline in wanted}
+
+    def _last_of_each(self) -> sa.Subquery:
+        """The last fire of each pipeline, in a time that does not grow with how many there were."""
+        if self._dialect not in ("postgresql", "sqlite"):  # MySQL leaps through the index by itself
+            last = sa.select(slots.c.pipeline, sa.func.max(slots.c.fires_at).label("fires_at"))
+            return last.group_by(slots.c.pipeline).subquery()
+        names = sa.select(sa.func.min(slots.c.pipeline).label("pipeline")).cte("names", recursive=True)
+        following = sa.select(sa.func.min(slots.c.pipeline)).where(slots.c.pipeline > names.c.pipeline)
+        names = names.union_all(sa.select(following.scalar_subquery()).where(names.c.pipeline.is_not(None)))
+        other = slots.alias()
+        last_fire = sa.select(sa.func.max(other.c.fires_at)).where(other.c.pipeline == names.c.pipeline)
+        return sa.select(names.c.pipeline, last_fire.scalar_subquery().label("fires_at")).subquery()
 
     def latest(self, pipeline: str, until: dt.datetime) -> SlotRecord | None:
         query = sa.select(slots).where(slots.c.pipeline == pipeline, slots.c.fires_at <= until)
@@ -139,13 +149,21 @@ class SqlSlots(SlotStore):
                         "status": status,
                         "fence": 0,
                         "failures": 0,
+                        "deaths": 0,
                         "not_before": now,
                         "reason": reason,
                     }
                     for slot in new_ones[first : first + _AT_ONCE]
                 ]
-                new += sum(connection.execute(self._insert_new(slots).values(row)).rowcount for row in rows)
+                new += self._insert(connection, rows)
         return new
+
+    def _insert(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> int:
+        """How many were not there yet."""
+        insert = self._insert_new(slots)
+        if self._dialect == "duckdb":  # it does not count what many statements at once change
+            return sum(connection.execute(insert.values(row)).rowcount for row in rows)
+        return connection.execute(insert, rows).rowcount
 
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
         with self._changing() as connection:
@@ -157,20 +175,24 @@ class SqlSlots(SlotStore):
             change = (
                 sa.update(slots)
                 .where(*_is(seen.slot), slots.c.fence == seen.fence, due)
-                .values(
-                    status="claimed",
-                    fence=seen.fence + 1,
-                    holder=holder,
-                    expires_at=now + dt.timedelta(seconds=seconds),
+                .ordered_values(  # deaths first: MySQL would show it the new status
+                    (slots.c.deaths, slots.c.deaths + sa.case((slots.c.status == "claimed", 1), else_=0)),
+                    (slots.c.status, "claimed"),
+                    (slots.c.fence, seen.fence + 1),
+                    (slots.c.holder, holder),
+                    (slots.c.expires_at, now + dt.timedelta(seconds=seconds)),
                 )
             )
             if connection.execute(change).rowcount != 1:
                 return None
-            failures = connection.scalar(sa.select(slots.c.failures).where(*_is(seen.slot)))
-        return Claim(seen.slot, holder, seen.fence + 1, int(failures or 0))
+            known = connection.execute(
+                sa.select(slots.c.failures, slots.c.deaths).where(*_is(seen.slot))
+            ).one()
+        return Claim(seen.slot, holder, seen.fence + 1, int(known.failures), int(known.deaths))
 
-    def renew(self, claim: Claim, seconds: float) -> bool:
-        return self._change(claim, lambda now: {"expires_at": now + dt.timedelta(seconds=seconds)})
+    def renew(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
+        told = {} if reason is None else {"reason": shown_text(reason)}
+        return self._change(claim, lambda now: {"expires_at": now + dt.timedelta(seconds=seconds), **told})
 
     def end(self, claim: Claim, status: SlotStatus, reason: str | None = None) -> bool:
         return self._change(claim, lambda now: {"status": status, **_let_go(reason)})
@@ -191,7 +213,7 @@ class SqlSlots(SlotStore):
             change = (
                 sa.update(slots)
                 .where(*_is(slot), slots.c.status.in_(("gave_up", "skipped")))
-                .values(status="waiting", failures=0, not_before=self._now(connection), reason=None)
+                .values(status="waiting", failures=0, deaths=0, not_before=self._now(connection), reason=None)
             )
             return connection.execute(change).rowcount == 1
 
@@ -297,6 +319,7 @@ def _record(row: Any) -> SlotRecord:
         status=row.status,
         fence=int(row.fence),
         failures=int(row.failures),
+        deaths=int(row.deaths),
         not_before=row.not_before,
         holder=row.holder,
         expires_at=row.expires_at,

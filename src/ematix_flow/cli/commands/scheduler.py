@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -33,7 +36,13 @@ def scheduler(
     select: SelectOption = None,
     exclude: ExcludeOption = None,
     executor: Annotated[
-        str, typer.Option("--executor", metavar="URL", help="Where runs go: subprocess://?workers=4")
+        str,
+        typer.Option(
+            "--executor",
+            metavar="URL",
+            help="Where runs go: subprocess://?workers=4, k8s://NAMESPACE?image=IMAGE&secret=NAME, "
+            "lambda://FUNCTION",
+        ),
     ] = "subprocess://",
     module: ModuleOption = None,
     poll_interval: Annotated[
@@ -46,6 +55,10 @@ def scheduler(
     lease_seconds: Annotated[
         float, typer.Option("--lease-seconds", help="After how long without a word a run counts as dead.")
     ] = 300.0,
+    leader_lease_seconds: Annotated[
+        float,
+        typer.Option("--leader-lease-seconds", help="After how long without a word another scheduler leads."),
+    ] = 60.0,
     grace: Annotated[
         float, typer.Option("--grace", metavar="SECONDS", help="How long runs may go on after a stop.")
     ] = 60.0,
@@ -65,29 +78,74 @@ def scheduler(
     from dataclasses import replace
 
     from ematix_flow.cli.signals import stop_requests
+    from ematix_flow.errors import UsageError
     from ematix_flow.observe.settings import Observability
     from ematix_flow.schedule.executors.urls import executor_for
     from ematix_flow.schedule.scheduler import Scheduler
 
+    for name, seconds in (
+        ("--poll-interval", poll_interval),
+        ("--interval", interval),
+        ("--lease-seconds", lease_seconds),
+        ("--leader-lease-seconds", leader_lease_seconds),
+    ):
+        if not 0 < seconds < float("inf"):
+            raise UsageError(f"{name} takes a number of seconds above 0, not {seconds:g}")
+    if poll_interval >= leader_lease_seconds:
+        raise UsageError(
+            f"--poll-interval {poll_interval:g} is not shorter than the leader's lease of "
+            f"{leader_lease_seconds:g} s: the lease would end between two looks",
+            next_step="give a shorter --poll-interval, or a longer --leader-lease-seconds",
+        )
+    if worker_id is not None and not 0 < len(worker_id) <= 100:
+        raise UsageError("--worker-id takes a name of up to 100 characters")
     runs = executor_for(executor)
     watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
+    store_url = slots_url(run_log)
+    runs.check(store_url)
     registry = load_project(module)
     only = narrowed(registry, names, select, exclude)
     with (
-        stop_requests(say) as asked,
+        _told(),
+        stop_requests(say, "stopping: runs at work may end; once more to stop at once") as asked,
         slot_runner(registry, run_log, engine, None, lease_seconds, "schedule", watching) as runner,
     ):
+        holder = f"{worker_id}/{runner.holder}" if worker_id else runner.holder
         daemon = Scheduler(
-            replace(runner, holder=worker_id or runner.holder, only=only),
+            replace(runner, holder=holder, only=only),
             runs,
             chosen_module(module),
-            slots_url(run_log),
+            store_url,
+            engine,
             dt.timedelta(seconds=interval),
             poll_interval,
-            grace_seconds=grace,
+            leader_lease_seconds,
+            grace,
             stop=asked,
             environment=watching.to_env(),
         )
         number = len(registry.pipelines if only is None else only)
         say(f"{number} pipelines, looked at every {poll_interval:g} s; Ctrl-C stops")
         daemon.run(max_iterations)
+        say("stopped")
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What the scheduler does, line by line; its warnings are said as those of every command."""
+    logger = logging.getLogger("ematix_flow.schedule")
+    handler, level = _Lines(logging.INFO), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+class _Lines(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno < logging.WARNING:
+            moment = dt.datetime.fromtimestamp(record.created, dt.timezone.utc)
+            say(f"{moment:%H:%M:%S} {record.getMessage()}")

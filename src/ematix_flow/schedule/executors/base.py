@@ -1,16 +1,16 @@
-"""The contract of executors: start a slot's run somewhere, and never mind how it ends.
+"""The contract of executors: start a slot's run somewhere, and tell when one ends without a word.
 
 The run itself keeps its claim and says how it ended, in the store. So an executor that loses sight of a run
-loses nothing: a claim that is not kept expires.
+loses nothing: a claim that is not kept expires. What an executor sees only makes that quicker.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ematix_flow.errors import ConfigError
+from ematix_flow.errors import ConfigError, UsageError
 from ematix_flow.state.slots import Claim
 
 RUN_LOG_VARIABLE = "EMATIX_FLOW_RUN_LOG_URL"
@@ -18,33 +18,51 @@ RUN_LOG_VARIABLE = "EMATIX_FLOW_RUN_LOG_URL"
 
 @dataclass(frozen=True)
 class Dispatch:
-    """One run: what ``flow run-slot`` is called with. Secrets are in ``environment``, never in words."""
+    """One run: what ``flow run-slot`` is called with. Secrets are in its variables, never in words."""
 
     claim: Claim
     module: str
     lease_seconds: float
     run_log: str | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    engine: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)  # what else a process here is told
 
     def arguments(self) -> list[str]:
         """After the name of the program."""
         claim = self.claim
         return [
             "run-slot",
+            f"--module={self.module}",
+            f"--slot={claim.slot.at.isoformat()}",
+            f"--claim={claim.fence}:{claim.holder}",
+            f"--lease-seconds={self.lease_seconds:g}",
+            *([f"--engine={self.engine}"] if self.engine else []),
+            "--",  # a pipeline may be named like an option
             claim.slot.pipeline,
-            "--module",
-            self.module,
-            "--slot",
-            claim.slot.at.isoformat(),
-            "--claim",
-            f"{claim.fence}:{claim.holder}",
-            "--lease-seconds",
-            f"{self.lease_seconds:g}",
         ]
 
     def variables(self) -> dict[str, str]:
         told = {RUN_LOG_VARIABLE: self.run_log} if self.run_log else {}
         return {**self.environment, **told}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A run that is over. Whether its slot has heard of it, the store knows."""
+
+    claim: Claim
+    reason: str
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What an executor sees of its runs: which have ended badly, and which have not begun.
+
+    One that has not begun cannot keep its claim; whoever started it does. An ending is told once.
+    """
+
+    ended: Sequence[Ending] = ()
+    starting: Sequence[Claim] = ()
 
 
 class CannotDispatch(ConfigError):
@@ -55,6 +73,10 @@ class Executor(ABC):
     """Open until it is closed. Used by one thread."""
 
     @abstractmethod
+    def check(self, run_log: str) -> None:
+        """UsageError when its runs could not reach the store at this URL."""
+
+    @abstractmethod
     def room(self) -> int | None:
         """How many more runs it takes now; None when it sets no limit."""
 
@@ -62,6 +84,28 @@ class Executor(ABC):
     def dispatch(self, job: Dispatch) -> None:
         """Start it, and come back at once. CannotDispatch when that fails."""
 
+    def watch(self) -> Sight:
+        """How its runs are; nothing where that cannot be seen."""
+        return Sight()
+
+    def freed(self) -> bool:
+        """Whether a run has ended since this was last asked. Cheap; False where only `watch` can tell."""
+        return False
+
     @abstractmethod
     def close(self, grace: float) -> None:
-        """No more runs. Those that are at work may go on for so many seconds where they are ours to end."""
+        """No more runs. Those that are ours to end may go on for so many seconds, and are asked to stop."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """No more runs, at once: those that are ours to end are asked to stop, and not waited for."""
+
+
+def require_server(executor: str, run_log: str) -> None:
+    """UsageError for a run log in a file or in memory, where the runs of this executor are elsewhere."""
+    scheme, separator, _ = run_log.partition("://")
+    if not separator or scheme in ("sqlite", "duckdb", "memory", "file"):
+        raise UsageError(
+            f"runs of {executor} are on other machines, and cannot reach the run log {run_log}",
+            next_step=f"give a run log that they reach, as --run-log postgres://… or {RUN_LOG_VARIABLE}",
+        )

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 
-from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Executor
+from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor, Sight
 
+_END_SECONDS = 30.0  # for a run that was asked to stop, to roll its load back
 _log = logging.getLogger(__name__)
 
 
@@ -20,6 +21,11 @@ class SubprocessExecutor(Executor):
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or max(1, os.cpu_count() or 1)
         self._running: dict[int, tuple[subprocess.Popen[bytes], Dispatch]] = {}
+        self._ended: list[Ending] = []
+        self._freed = False
+
+    def check(self, run_log: str) -> None:
+        """Its runs see what the scheduler sees."""
 
     def room(self) -> int:
         self._reap()
@@ -34,29 +40,46 @@ class SubprocessExecutor(Executor):
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # a Ctrl-C for the scheduler is not one for its runs
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise CannotDispatch(
-                f"the run of {job.claim.slot.pipeline!r} could not be started: {error.strerror or error}",
+                f"the run of {job.claim.slot.pipeline!r} could not be started: "
+                f"{getattr(error, 'strerror', None) or error}",
                 next_step="look at the limits of this machine: memory, open files, processes",
             ) from error
         self._running[process.pid] = (process, job)
 
+    def watch(self) -> Sight:
+        self._reap()
+        ended, self._ended = self._ended, []
+        return Sight(ended)
+
+    def freed(self) -> bool:
+        self._reap()
+        freed, self._freed = self._freed, False
+        return freed
+
     def close(self, grace: float) -> None:
         """Wait for those at work; who is not done in time is asked to stop, which rolls its load back."""
-        deadline = time.monotonic() + grace
-        while self._running and time.monotonic() < deadline:
-            self._reap()
-            time.sleep(0.1)
-        for process, job in self._running.values():
+        self._wait(grace)
+        for _, job in self._running.values():
             _log.warning("%s is still at work, and is asked to stop", job.claim.slot.pipeline)
-            process.send_signal(signal.SIGTERM)
+        self.abandon()
+        self._wait(_END_SECONDS)
         for process, _ in self._running.values():
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self._running.clear()
+            process.kill()
+            process.wait()
+        self._reap()
+
+    def abandon(self) -> None:
+        for process, _ in self._running.values():
+            process.send_signal(signal.SIGTERM)
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        self._reap()
+        while self._running and time.monotonic() < deadline:
+            time.sleep(0.05)
+            self._reap()
 
     def _reap(self) -> None:
         for pid, (process, job) in list(self._running.items()):
@@ -64,5 +87,16 @@ class SubprocessExecutor(Executor):
             if code is None:
                 continue
             del self._running[pid]
-            if code < 0:
-                _log.warning("the run of %s was ended by signal %d", job.claim.slot.pipeline, -code)
+            self._freed = True
+            if code != 0:
+                self._ended.append(Ending(job.claim, _how(code)))
+
+
+def _how(code: int) -> str:
+    if code > 0:
+        return f"its process ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"its process was ended by {name}"

@@ -1,0 +1,22 @@
+"""The handler of a function of AWS Lambda that runs slots: ``ematix_flow.lambda_handler.handler``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def handler(event: Mapping[str, Any], context: object = None) -> dict[str, int]:
+    """Run the slot that a scheduler sent by ``lambda://``, and say how the command ended.
+
+    A run that fails is no failure of the invocation: the slot knows of it, and is tried again by its policy.
+    ValueError for an event that is none of ours, so that nothing but ``run-slot`` is ever called.
+    """
+    arguments = event.get("arguments") if isinstance(event, Mapping) else None
+    if not isinstance(arguments, list) or not all(isinstance(each, str) for each in arguments):
+        raise ValueError("the event has no list of arguments: it does not come from flow scheduler")
+    if arguments[:1] != ["run-slot"]:
+        raise ValueError("only run-slot is run here")
+    from ematix_flow.cli.main import main
+
+    return {"exit_code": main(arguments)}

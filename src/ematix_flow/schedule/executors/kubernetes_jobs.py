@@ -1,0 +1,224 @@
+"""``k8s://``: each run a Job of a Kubernetes cluster. The image's entry point is ``flow``.
+
+Nothing is kept here that the cluster does not know: a Job carries its claim, so that whichever scheduler
+looks sees how every run is, its own or those of one that died.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, cast
+
+from ematix_flow.errors import ConfigError, UsageError
+from ematix_flow.schedule.executors.base import (
+    RUN_LOG_VARIABLE,
+    CannotDispatch,
+    Dispatch,
+    Ending,
+    Executor,
+    Sight,
+    require_server,
+)
+from ematix_flow.schedule.executors.kubernetes_manifests import (
+    OURS,
+    PodOptions,
+    claim_in,
+    condition,
+    job_of,
+    why_it_ended,
+    why_it_waits,
+)
+from ematix_flow.spec.redaction import mask
+from ematix_flow.state.slots import Claim
+
+Thing = Mapping[str, Any]  # as the cluster writes it
+_TIMEOUT = (5.0, 30.0)  # to connect, to answer
+_PAGE = 500
+_HOPELESS_SECONDS = 60.0  # a registry or a Secret may be a moment late
+
+
+class KubernetesExecutor(Executor):
+    """``workers`` is how many Jobs there are at once; without it the cluster's quotas decide."""
+
+    def __init__(
+        self, options: PodOptions, *, workers: int | None = None, context: str | None = None
+    ) -> None:
+        client = open_client(context)
+        from kubernetes.client import BatchV1Api, CoreV1Api
+
+        self.options, self.workers = options, workers
+        self._jobs: Any = BatchV1Api(client)
+        self._pods: Any = CoreV1Api(client)
+        self._told: set[str] = set()  # uids of Jobs whose end was told
+        self._waits_since: dict[str, float] = {}  # by the uid of one that has not begun
+        self._unfinished = 0
+
+    def check(self, run_log: str) -> None:
+        require_server("k8s://", run_log)
+        if self.options.secret is None and mask(run_log) != run_log:
+            raise UsageError(
+                "the run log's URL holds a password, and the text of a Job is no place for it",
+                next_step=f"kubectl create secret generic flow --namespace {self.options.namespace} "
+                f"--from-literal={RUN_LOG_VARIABLE}=…  and add  &secret=flow  to the executor",
+            )
+
+    def room(self) -> int | None:
+        return None if self.workers is None else self.workers - self._unfinished
+
+    def dispatch(self, job: Dispatch) -> None:
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
+        name = job.claim.slot.pipeline
+        try:
+            self._jobs.create_namespaced_job(
+                self.options.namespace, job_of(job, self.options), _request_timeout=_TIMEOUT
+            )
+        except ApiException as error:
+            if error.status != 409:  # that one was made before, by a request whose answer was lost
+                raise CannotDispatch(
+                    f"the cluster refused the Job of {name!r}: {_said(error)}",
+                    next_step=f"look at what the scheduler may do in namespace {self.options.namespace!r}",
+                ) from error
+        except (HTTPError, OSError) as error:
+            raise CannotDispatch(
+                f"the Job of {name!r} could not be made: {_said(error)}",
+                next_step="check that the cluster's API server is reachable",
+            ) from error
+        self._unfinished += 1
+
+    def watch(self) -> Sight:
+        ended: list[Ending] = []
+        starting: list[Claim] = []
+        waits: dict[str, float] = {}
+        unfinished = 0
+        pods: dict[str, Thing] | None = None
+        told: set[str] = set()
+        for job in self._all(self._jobs.list_namespaced_job):
+            claim, uid = claim_in(job), job["metadata"]["uid"]
+            if claim is None or condition(job, "Complete"):
+                continue
+            if condition(job, "Failed"):
+                if uid not in self._told:
+                    pods = self._ill_pods() if pods is None else pods
+                    ended.append(Ending(claim, why_it_ended(job, pods.get(uid))))
+                told.add(uid)
+                continue
+            unfinished += 1
+            if job.get("status", {}).get("ready"):
+                continue
+            pods = self._ill_pods() if pods is None else pods
+            pod = pods.get(uid)
+            if pod is None and job.get("status", {}).get("active"):
+                continue  # it runs
+            waits[uid] = self._waits_since.get(uid, time.monotonic())
+            reason, hopeless = why_it_waits(pod)
+            patience = min(_HOPELESS_SECONDS, self.options.start_seconds)
+            limit = patience if hopeless else self.options.start_seconds
+            if time.monotonic() - waits[uid] < limit:
+                starting.append(claim)
+            else:
+                self._remove(job)
+                ended.append(Ending(claim, f"it did not start in {limit:g} s: {reason}"))
+        self._told, self._waits_since, self._unfinished = told, waits, unfinished
+        return Sight(ended, starting)
+
+    def close(self, grace: float) -> None:
+        """Jobs go on by themselves."""
+
+    def abandon(self) -> None:
+        """Likewise."""
+
+    # ------------------------------------------------------------------ the cluster
+
+    def _ill_pods(self) -> dict[str, Thing]:
+        """Pods that wait or have failed, by the uid of their Job."""
+        neither = "status.phase!=Running,status.phase!=Succeeded"
+        found: dict[str, Thing] = {}
+        for pod in self._all(self._pods.list_namespaced_pod, field_selector=neither):
+            for owner in pod["metadata"].get("ownerReferences") or ():
+                found[owner["uid"]] = pod
+        return found
+
+    def _all(self, listing: Callable[..., Any], **more: str) -> Iterator[Thing]:
+        """Page by page, and as plain JSON: thousands of them as objects of the client take seconds."""
+        after: str | None = None
+        while True:
+            page = partial(listing, self.options.namespace, label_selector=OURS, limit=_PAGE, **more)
+            if after is not None:
+                page = partial(page, _continue=after)
+            answer = self._asked(partial(page, _preload_content=False, _request_timeout=_TIMEOUT))
+            found = json.loads(answer.data)
+            yield from found["items"]
+            after = found["metadata"].get("continue")
+            if not after:
+                return
+
+    def _remove(self, job: Thing) -> None:
+        """Its pod as well. That somebody else was faster does not matter."""
+        from kubernetes.client.exceptions import ApiException
+
+        def delete() -> Any:
+            try:
+                return self._jobs.delete_namespaced_job(
+                    job["metadata"]["name"],
+                    self.options.namespace,
+                    propagation_policy="Background",
+                    _request_timeout=_TIMEOUT,
+                )
+            except ApiException as error:
+                if error.status != 404:
+                    raise
+
+        self._asked(delete)
+
+    def _asked(self, call: Callable[[], Any]) -> Any:
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            return call()
+        except (ApiException, HTTPError, OSError) as error:
+            raise ConfigError(
+                f"the Jobs of the namespace {self.options.namespace!r} cannot be looked at: {_said(error)}",
+                next_step="the scheduler must be allowed to create, list and delete Jobs, and to list pods",
+            ) from error
+
+
+def open_client(context: str | None) -> Any:
+    """By the pod that the scheduler runs in, else by the kubeconfig and its context."""
+    try:
+        from kubernetes import client, config
+    except ImportError as error:
+        raise ConfigError(
+            "k8s:// needs the client of Kubernetes, which is not installed",
+            next_step="pip install 'ematix-flow-spark[executor-k8s]'",
+        ) from error
+    configuration, loading = client.Configuration(), cast(Any, config)
+    try:
+        if context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+            loading.load_incluster_config(client_configuration=configuration)
+        else:
+            named = os.environ.get("KUBECONFIG")  # the client itself reads it when it is imported
+            loading.load_kube_config(named, context=context, client_configuration=configuration)
+    except (config.ConfigException, OSError) as error:
+        raise ConfigError(
+            f"no cluster can be found for k8s://: {error}",
+            next_step="run inside the cluster, or name a kubeconfig by KUBECONFIG and &context=",
+        ) from error
+    return client.ApiClient(configuration)
+
+
+def _said(error: Exception) -> str:
+    """The server's own words, or the client's."""
+    body = getattr(error, "body", None)
+    if body:
+        try:
+            return str(json.loads(body)["message"])
+        except (ValueError, KeyError, TypeError):
+            return f"{getattr(error, 'status', '')} {getattr(error, 'reason', '')}".strip()
+    return str(getattr(error, "reason", None) or error)

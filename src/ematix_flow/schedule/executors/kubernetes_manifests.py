@@ -1,0 +1,158 @@
+"""The Job of a run: its name, labels and pod. And back: which claim a Job is for, and why its pod ended."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ematix_flow.schedule.executors.base import RUN_LOG_VARIABLE, Dispatch
+from ematix_flow.state.slots import Claim, Slot
+
+OURS = "app.kubernetes.io/managed-by=ematix-flow"
+_PREFIX = "ematix-flow/"
+# why a container waits that will not start by waiting
+HOPELESS = frozenset(
+    {
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    }
+)
+
+
+@dataclass(frozen=True)
+class PodOptions:
+    """What every pod of an executor has in common. ``secret`` names a Secret whose keys are variables."""
+
+    namespace: str
+    image: str
+    service_account: str | None = None
+    secret: str | None = None
+    cpu: str | None = None
+    memory: str | None = None
+    ttl_seconds: int = 3600
+    start_seconds: int = 600
+
+
+def job_of(job: Dispatch, options: PodOptions) -> dict[str, Any]:
+    """The Job of one claim. Nothing of the run log's URL is in it when a Secret is named."""
+    labels = {
+        "app.kubernetes.io/managed-by": "ematix-flow",
+        "app.kubernetes.io/component": "run",
+        f"{_PREFIX}pipeline": _label(job.claim.slot.pipeline),
+        f"{_PREFIX}claim": _digest(job.claim),
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": job_name(job.claim),
+            "labels": labels,
+            "annotations": {f"{_PREFIX}claim": _claim_to_text(job.claim)},
+        },
+        "spec": {
+            "backoffLimit": 0,  # the slot's own policy says how often it is tried
+            "ttlSecondsAfterFinished": options.ttl_seconds,
+            "template": {"metadata": {"labels": labels}, "spec": _pod(job, options)},
+        },
+    }
+
+
+def _pod(job: Dispatch, options: PodOptions) -> dict[str, Any]:
+    container: dict[str, Any] = {
+        "name": "flow",
+        "image": options.image,
+        "args": job.arguments(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # so that its last words are in its status
+    }
+    if options.secret:
+        reference = {"name": options.secret, "key": RUN_LOG_VARIABLE}
+        container["envFrom"] = [{"secretRef": {"name": options.secret}}]
+        container["env"] = [{"name": RUN_LOG_VARIABLE, "valueFrom": {"secretKeyRef": reference}}]
+    else:
+        container["env"] = [{"name": name, "value": value} for name, value in job.variables().items()]
+    requests = {k: v for k, v in (("cpu", options.cpu), ("memory", options.memory)) if v}
+    if requests:
+        limits = {"limits": {"memory": options.memory}} if options.memory else {}
+        container["resources"] = {"requests": requests, **limits}
+    pod: dict[str, Any] = {"restartPolicy": "Never", "containers": [container]}
+    if options.service_account:
+        pod["serviceAccountName"] = options.service_account
+    return pod
+
+
+def job_name(claim: Claim) -> str:
+    """The same for the same claim, so that a Job is made once; a name by DNS's rules for any pipeline."""
+    slug = re.sub(r"[^a-z0-9]+", "-", claim.slot.pipeline.lower())[:40].strip("-")
+    return f"flow-{slug}-{_digest(claim)}" if slug else f"flow-{_digest(claim)}"
+
+
+def _label(text: str) -> str:
+    """What of a name may be the value of a label; the whole of it is in the annotation."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:63].strip("-_.")
+
+
+def _digest(claim: Claim) -> str:
+    return hashlib.sha256(_claim_to_text(claim).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+def _claim_to_text(claim: Claim) -> str:
+    return json.dumps([claim.slot.pipeline, claim.slot.at.isoformat(), claim.fence, claim.holder])
+
+
+def claim_in(job: Mapping[str, Any]) -> Claim | None:
+    """The claim that a Job is for; None when somebody else made it."""
+    try:
+        text = job["metadata"]["annotations"][f"{_PREFIX}claim"]
+        pipeline, at, fence, holder = json.loads(text)
+        return Claim(Slot(str(pipeline), dt.datetime.fromisoformat(at)), str(holder), int(fence), 0)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def condition(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    """A condition of a Job or pod that holds."""
+    conditions = thing.get("status", {}).get("conditions") or []
+    return next((c for c in conditions if c.get("type") == kind and c.get("status") == "True"), None)
+
+
+def why_it_waits(pod: Mapping[str, Any] | None) -> tuple[str, bool]:
+    """Why a pod has not begun, and whether that is hopeless."""
+    if pod is None:
+        return "no pod was made for it", False
+    for container in pod.get("status", {}).get("containerStatuses") or []:
+        waiting = (container.get("state") or {}).get("waiting")
+        if waiting:
+            return _words(waiting), waiting.get("reason") in HOPELESS
+    for found in pod.get("status", {}).get("conditions") or []:
+        if found.get("type") == "PodScheduled" and found.get("status") == "False":
+            return _words(found), False
+    return "its pod has not begun", False
+
+
+def why_it_ended(job: Mapping[str, Any], pod: Mapping[str, Any] | None) -> str:
+    """Why a Job failed: by its container, its pod or its own condition, whichever knows most."""
+    status = (pod or {}).get("status", {})
+    for container in status.get("containerStatuses") or []:
+        ended = (container.get("state") or {}).get("terminated")
+        if ended:
+            return f"{_words(ended)} (exit code {ended.get('exitCode')})"
+    if status.get("reason"):  # as of one that was evicted
+        return _words(status)
+    return _words(condition(job, "Failed") or {"reason": "the Job failed"})
+
+
+def _words(told: Mapping[str, Any]) -> str:
+    """A reason, and the last line of what was said about it."""
+    lines = str(told.get("message") or "").strip().splitlines()
+    reason = str(told.get("reason") or "unknown")
+    return f"{reason}: {lines[-1].strip()[:300]}" if lines else reason
