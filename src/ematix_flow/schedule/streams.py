@@ -31,7 +31,7 @@ from ematix_flow.errors import (
 )
 from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.observe.stream_metrics import StreamMetrics
-from ematix_flow.observe.stream_server import StreamServer
+from ematix_flow.observe.metrics_server import MetricsServer
 from ematix_flow.observe.stream_watch import StreamWatch
 from ematix_flow.plan.streams import StreamPlan
 from ematix_flow.schedule.context import spark_starter
@@ -314,7 +314,7 @@ class _Run:
 
 
 @contextmanager
-def _served(server: StreamServer | None) -> Iterator[None]:
+def _served(server: MetricsServer | None) -> Iterator[None]:
     try:
         yield
     finally:
