@@ -51,4 +51,5 @@ def slot_runner(
             lambda slot: replace(context, slot=slot.at),
             lease_seconds,
             new_holder(),
+            observers=context.observers,
         )

@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
         path, shown = self.path.partition("?")[0], self.server.shown
         if path == shown.path:
             encode, kind = choose_encoder(self.headers.get("Accept", ""))
-            self._answer(HTTPStatus.OK, encode(shown.numbers), kind)  # type: ignore[arg-type]  # it collects
+            self._answer(HTTPStatus.OK, encode(shown.numbers), kind)
         elif path in shown.answers:
             well, told = shown.answers[path]()
             self._answer_json(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, told)

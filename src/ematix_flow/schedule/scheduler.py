@@ -9,10 +9,12 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ematix_flow.errors import FlowError
+from ematix_flow.observe.observer import Tick
 from ematix_flow.schedule.due import Agenda
 from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Executor
 from ematix_flow.schedule.run_due import Runner, SlotOutcome
@@ -44,21 +46,52 @@ class Scheduler:
         self._agenda: Agenda = self.runner.agenda(self.interval)
         self._lease: Lease | None = None
         self._leads = False
+        self._attempts = {
+            name: self.runner.registry.pipeline(name).spec.retry.max_attempts
+            for name in self._agenda.scheduled
+        }
+        self._refused = self._taken_over = 0
 
     def run(self, looks: int | None = None) -> None:
         """Until it is stopped, or for so many looks. One that fails is told, and the next one comes."""
         try:
             while not self.stop.is_set() and looks != 0:
                 looks = None if looks is None else looks - 1
-                try:
-                    self.tick()
-                except FlowError as error:
-                    _log.error("a look at the schedules failed: %s", error.what)
+                self._look()
                 if looks != 0:
                     self.stop.wait(self.poll_seconds)
         finally:
             self._leave()
             self.executor.close(self.grace_seconds)
+
+    def _look(self) -> None:
+        """One look, whatever becomes of it, told to who watches."""
+        began, failed = time.monotonic(), False
+        started: list[Claim] = []
+        lags: list[float] = []
+        self._refused = self._taken_over = 0
+        try:
+            started = self.tick()
+            seconds = time.monotonic() - began
+            fresh = [claim.slot.at for claim in started if claim.fence == 1]
+            if fresh:
+                now = self.runner.store.now()
+                lags = [(now - at).total_seconds() for at in fresh]
+        except FlowError as error:
+            _log.error("a look at the schedules failed: %s", error.what)
+            seconds, failed = time.monotonic() - began, True
+        self.runner.observers.ticked(
+            Tick(
+                seconds,
+                self._leads,
+                failed,
+                len(started),
+                tuple(lags),
+                self._refused,
+                self._taken_over,
+                self._attempts,
+            )
+        )
 
     def tick(self) -> list[Claim]:
         """One look; the slots whose runs were started."""
@@ -79,6 +112,7 @@ class Scheduler:
                 _tell(found)
             elif found is not None and self._start(found):
                 started.append(found)
+                self._taken_over += int(record.status == "claimed")
         return started
 
     def _start(self, claim: Claim) -> bool:
@@ -88,6 +122,7 @@ class Scheduler:
             self.executor.dispatch(job)
         except CannotDispatch as error:
             _log.error("%s", error.what)
+            self._refused += 1
             self.runner.store.wait(claim, _AGAIN_SECONDS, error.what, failed=False)
             return False
         _log.info("%s of %s is started", claim.slot.pipeline, claim.slot.at.isoformat())
