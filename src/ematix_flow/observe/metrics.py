@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -84,6 +84,7 @@ class CountingObserver(Observer):
         self.metrics = metrics or RunMetrics()
         self._run_log, self._clock = run_log, clock
         self._follower: RunFollower | None = None
+        self._attempts: Mapping[str, int] = {}
 
     def run_finished(self, record: RunRecord, ending: Ending) -> None:
         self.metrics.run_finished(record, ending)
@@ -103,6 +104,11 @@ class CountingObserver(Observer):
         finally:
             self.counted()
 
+    def close(self) -> None:
+        """With the runs that ended while the scheduler waited for them."""
+        if self._follower is not None:
+            self._count_ended(self._follower)
+
     def counted(self) -> None:
         """Something may have changed. A sink that sends does so now and then."""
 
@@ -113,22 +119,29 @@ class CountingObserver(Observer):
                 self.metrics.forget_states()
             self._follower = None
             return
+        self._attempts = tick.attempts
         if self._follower is None:
             follower = RunFollower(
                 self._run_log, lambda: dt.datetime.fromtimestamp(self._clock(), dt.timezone.utc)
             )
-            self._begin(tick)
+            self._begin()
             self._follower = follower
-        for record in self._follower.look():
-            self.metrics.run_finished(record, _ending(record, tick))
+        self._count_ended(self._follower)
 
-    def _begin(self, tick: Tick) -> None:
+    def _count_ended(self, follower: RunFollower) -> None:
+        for record in follower.look():
+            self.metrics.run_finished(record, self._ending(record))
+
+    def _ending(self, record: RunRecord) -> Ending:
+        most = self._attempts.get(record.pipeline, 1)
+        return Ending(most, record.status == "failed" and record.attempt < most)
+
+    def _begin(self) -> None:
         """How things stood before this scheduler led: an alert outlives a restart."""
-        self.metrics.expect(tick.attempts)
-        for pipeline in tick.attempts:
-            newest = self._run_log.list(pipeline, limit=1)
-            for record in newest or ():
-                self.metrics.state_was(record, _ending(record, tick))
+        self.metrics.expect(self._attempts)
+        for pipeline in self._attempts:
+            for record in self._run_log.list(pipeline, limit=1):
+                self.metrics.state_was(record, self._ending(record))
                 if record.status != "succeeded":
                     for success in self._run_log.list(pipeline, "succeeded", limit=1):
                         self.metrics.succeeded_at(pipeline, success.finished_at or success.started_at)
@@ -148,7 +161,10 @@ class SendingObserver(CountingObserver):
             self._flush()
 
     def close(self) -> None:
-        self._flush()
+        try:
+            super().close()
+        finally:
+            self._flush()
 
     def _flush(self) -> None:
         self._next = time.monotonic() + SEND_SECONDS
@@ -160,11 +176,6 @@ class SendingObserver(CountingObserver):
     @abstractmethod
     def send(self, now: Families, added: Families) -> None:
         """All the numbers as they are, and what was counted since the last that got through."""
-
-
-def _ending(record: RunRecord, tick: Tick) -> Ending:
-    most = tick.attempts.get(record.pipeline, 1)
-    return Ending(most, record.status == "failed" and record.attempt < most)
 
 
 class _Printed(CountingObserver):
