@@ -19,6 +19,7 @@ from tests.services import kinesis as kinesis_service
 from tests.services import mariadb as mariadb_service
 from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
+from tests.services import prometheus as prometheus_service
 from tests.services import pubsub as pubsub_service
 from tests.services import rabbitmq as rabbitmq_service
 from tests.services import registry as registry_service
@@ -64,6 +65,8 @@ MARKS = {
     "kafka_topic": "kafka",
     "registry": "registry",
     "glue": "glue",
+    "pushgateway": "prometheus",
+    "promtool": "prometheus",
 }
 
 
@@ -280,3 +283,16 @@ def glue() -> Iterator[glue_service.GlueServer]:
     """The emulator of AWS Glue of this test run."""
     with glue_service.running_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def pushgateway() -> Iterator[prometheus_service.Pushgateway]:
+    """The Pushgateway of this test run."""
+    with prometheus_service.running_gateway() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    """Prometheus' own checker."""
+    return prometheus_service.promtool()

@@ -15,7 +15,7 @@ from ematix_flow.observe.endpoints import Endpoint, endpoint
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
-SECONDS = 3.0  # for one sending, with all that the exporter tries again
+SECONDS = 2.0  # for one sending, with all that the exporter tries again
 SCOPE = "ematix_flow"
 GRPC_PORT, HTTP_PORT = 4317, 4318
 _SPEAKERS = (

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ematix_flow.state.runlog import RunLog
 
 SECONDS = 2.0  # for one question
+LOCK_SECONDS = 4.0  # for the others that write the file
 LARGEST_ANSWER = 64_000_000
 _GATEWAY_PORT = 9091
 
@@ -52,7 +53,7 @@ class FileMetrics(SendingObserver):
         super().__init__("prometheus+file://", run_log, also)
 
     def send(self, now: Families, added: Families) -> None:
-        with FileLock(f"{self._path}.lock", timeout=SECONDS):
+        with FileLock(f"{self._path}.lock", timeout=LOCK_SECONDS):
             there = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
             unfinished = self._path.with_name(f"{self._path.name}.{os.getpid()}")
             unfinished.write_bytes(text_of(merged(families_in(there), added)))

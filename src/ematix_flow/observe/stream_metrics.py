@@ -287,6 +287,8 @@ class StreamMetrics:
             if len(self._pipelines) >= MOST_PIPELINES:
                 name = OTHER
             self._pipelines.setdefault(name, _Pipeline(since=self._monotonic()))
+            for stage in STAGES:  # from zero, so that the first letter is seen to be one more
+                self._dead.labels(name, stage)
         return name, self._pipelines[name]
 
     def _name(self, pipeline: str) -> str:

@@ -15,8 +15,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
 from ematix_flow.errors import CannotConnect, ConfigError
-from ematix_flow.observe.stream_metrics import MOST_PARTITIONS, MOST_PIPELINES, MOST_TARGETS, StreamMetrics
 from ematix_flow.observe.metrics_server import MOST_ASKING, MetricsServer
+from ematix_flow.observe.stream_metrics import MOST_PARTITIONS, MOST_PIPELINES, MOST_TARGETS, StreamMetrics
 
 P = "ematix_flow_stream_"
 
@@ -227,7 +227,9 @@ def test_failing_targets_are_told_up_to_a_bound(metrics: StreamMetrics) -> None:
     assert len(metrics.health().pipelines["orders"]["failing_targets"]) == MOST_TARGETS
 
 
-def test_a_pipeline_that_failed_for_good_is_not_healthy(metrics: StreamMetrics, server: MetricsServer) -> None:
+def test_a_pipeline_that_failed_for_good_is_not_healthy(
+    metrics: StreamMetrics, server: MetricsServer
+) -> None:
     metrics.state("orders", "running")
     metrics.state("returns", "failed", ConfigError("no such topic"))
     status, told = asked(server, "/health")
