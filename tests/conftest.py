@@ -20,6 +20,7 @@ from tests.services import kubernetes as kubernetes_service
 from tests.services import mariadb as mariadb_service
 from tests.services import mysql as mysql_service
 from tests.services import postgres as postgres_service
+from tests.services import prometheus as prometheus_service
 from tests.services import pubsub as pubsub_service
 from tests.services import rabbitmq as rabbitmq_service
 from tests.services import registry as registry_service
@@ -68,6 +69,8 @@ MARKS = {
     "glue": "glue",
     "vault": "vault",
     "kubernetes": "kubernetes",
+    "pushgateway": "prometheus",
+    "promtool": "prometheus",
 }
 
 
@@ -305,7 +308,20 @@ def vault() -> Iterator[vault_service.VaultServer]:
 
 
 @pytest.fixture(scope="session")
+def pushgateway() -> Iterator[prometheus_service.Pushgateway]:
+    """The Pushgateway of this test run."""
+    with prometheus_service.running_gateway() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def kubernetes() -> Iterator[kubernetes_service.KubernetesServer]:
     """The API server of Kubernetes of this test run."""
     with kubernetes_service.running_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    """Prometheus' own checker."""
+    return prometheus_service.promtool()

@@ -19,6 +19,7 @@ from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 
 if TYPE_CHECKING:
     from ematix_flow.engine.settings import EngineSettings
+    from ematix_flow.observe.observer import Observers
     from ematix_flow.observe.stream_metrics import StreamMetrics
     from ematix_flow.observe.stream_watch import StreamWatch
     from ematix_flow.plan.streams import StreamPlan
@@ -115,13 +116,14 @@ class StreamingPipeline:
         engine: str | EngineSettings | None = None,
         watch: StreamWatch | None = None,
         metrics: StreamMetrics | None = None,
+        observers: Observers | None = None,
     ) -> RunningStream:
         """Start it in this process and give it back: ``.stop()`` ends it after the batch at hand.
 
         With ``restart_on_error`` a failure is followed by a pause, which doubles from
         ``initial_backoff_ms`` to ``max_backoff_ms``, and another start; a run of
         ``reset_backoff_after_secs`` begins the count anew, ``max_restarts`` ends it. Streams that one
-        process runs together may share a ``watch`` and ``metrics``.
+        process runs together may share a ``watch``, ``metrics`` and ``observers``.
         """
         from ematix_flow.schedule.streams import start_stream
 
@@ -139,6 +141,7 @@ class StreamingPipeline:
             engine=engine,
             watch=watch,
             metrics=metrics,
+            observers=observers,
         )
 
     def __call__(self) -> StreamResult:

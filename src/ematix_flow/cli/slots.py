@@ -53,4 +53,5 @@ def slot_runner(
             ),
             lease_seconds,
             new_holder(),
+            observers=context.observers,
         )

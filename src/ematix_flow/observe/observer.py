@@ -7,8 +7,8 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ematix_flow.observe.listener import Listener
@@ -32,6 +32,32 @@ class Ending:
     error: BaseException | None = None
 
 
+@dataclass(frozen=True)
+class Tick:
+    """One look of a scheduler at the clock."""
+
+    seconds: float
+    leads: bool = True  # the others only wait for the one that leads
+    failed: bool = False
+    started: int = 0  # runs, of slots and of their later attempts
+    lags: tuple[float, ...] = ()  # how many seconds after its fire a slot was started
+    refused: int = 0  # runs that could not be started
+    taken_over: int = 0  # slots whose run was not heard of any more
+    attempts: Mapping[str, int] = field(default_factory=dict)  # of each scheduled pipeline, at most
+
+
+@dataclass(frozen=True)
+class StreamBatch:
+    """One batch that a stream has committed."""
+
+    stream: str
+    number: int
+    rows_read: int
+    rows_written: Mapping[str, int]  # by target
+    dead_letters: int
+    seconds: Mapping[str, float]  # by phase, in their order
+
+
 class Observer:
     """Override what you want to hear. Each observer hears everything in order, on a thread of its own."""
 
@@ -48,6 +74,12 @@ class Observer:
 
     def slot_ended(self, pipeline: str, at: dt.datetime, status: str, reason: str | None) -> None:
         """A scheduled slot ended without a run: ``skipped``, or ``gave_up`` because its runs died."""
+
+    def ticked(self, tick: Tick) -> None:
+        """A scheduler has looked at the clock."""
+
+    def batch_committed(self, batch: StreamBatch) -> None:
+        """A stream has committed a batch, just now."""
 
     def close(self) -> None:
         """Send what is left. What takes too long is left behind."""
@@ -70,6 +102,12 @@ class Observers:
 
     def slot_ended(self, pipeline: str, at: dt.datetime, status: str, reason: str | None) -> None:
         self._tell(lambda observer: observer.slot_ended(pipeline, at, status, reason))
+
+    def ticked(self, tick: Tick) -> None:
+        self._tell(lambda observer: observer.ticked(tick))
+
+    def batch_committed(self, batch: StreamBatch) -> None:
+        self._tell(lambda observer: observer.batch_committed(batch))
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Wait for what was told to be sent, all together no longer than this."""

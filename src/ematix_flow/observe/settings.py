@@ -11,6 +11,8 @@ from ematix_flow.config.settings import list_setting, text_setting
 from ematix_flow.observe.observer import Observer, Observers
 
 if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
     from ematix_flow.state.runlog import RunLog
 
 ALERTERS_VARIABLE = "EMATIX_FLOW_ALERTERS"  # URLs with blanks between them
@@ -43,25 +45,40 @@ class Observability:
         )
 
     def to_env(self) -> dict[str, str]:
-        """For a child process that is to have the same; never an argument, which everyone can read."""
+        """For a run that a scheduler starts; never an argument, which everyone can read.
+
+        The scheduler counts its runs itself, by the run log, so they count nothing.
+        """
         given = {
             ALERTERS_VARIABLE: " ".join(self.alerters),
-            METRICS_VARIABLE: self.metrics or "",
+            METRICS_VARIABLE: "null://",
             TRACES_VARIABLE: self.traces or "",
         }
         return {name: value for name, value in given.items() if value}
 
 
 @contextmanager
-def observing(settings: Observability, run_log: RunLog) -> Iterator[Observers]:
-    """Observers while the block runs; a URL that cannot be understood is an error before anything runs."""
-    observers = Observers(list(_opened(settings, run_log)))
+def observing(
+    settings: Observability, run_log: RunLog, numbers: Sequence[Collector] = ()
+) -> Iterator[Observers]:
+    """Observers while the block runs; a URL that cannot be understood is an error before anything runs.
+
+    ``numbers`` go where those of runs go.
+    """
+    observers = Observers(list(_opened(settings, run_log, numbers)))
     try:
         yield observers
     finally:
         observers.close()
 
 
-def _opened(settings: Observability, run_log: RunLog) -> Iterator[Observer]:
+def _opened(settings: Observability, run_log: RunLog, numbers: Sequence[Collector]) -> Iterator[Observer]:
     """Each kind is imported only when it is asked for."""
-    return iter(())
+    if settings.metrics:
+        from ematix_flow.observe.metrics import open_metrics
+
+        yield open_metrics(settings.metrics, run_log, numbers)
+    if settings.traces:
+        from ematix_flow.observe.traces import open_traces
+
+        yield open_traces(settings.traces)

@@ -1,6 +1,6 @@
 """What running streams count and measure, for Prometheus and for whoever asks whether they are well.
 
-Owns the numbers; `stream_server` shows them. A call never raises and never waits: a stream does not stop
+Owns the numbers; `metrics_server` shows them. A call never raises and never waits: a stream does not stop
 because somebody counts. Names follow OpenMetrics; labels are bounded, and what exceeds the bound is
 counted under ``other``.
 """
@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from ematix_flow.spec.redaction import mask
 
 if TYPE_CHECKING:
-    from ematix_flow.observe.stream_server import StreamServer
+    from ematix_flow.observe.metrics_server import MetricsServer
 
 StreamState = Literal["starting", "running", "restarting", "stopped", "failed"]
 PHASES = ("read", "decode", "transform", "stage", "apply", "commit")
@@ -243,11 +243,15 @@ class StreamMetrics:
         ready = bool(told) and all(each["ready"] for each in told.values())
         return Health(ready, told, "ready" if ready else "not ready")
 
-    def serve(self, port: int, host: str = "127.0.0.1") -> StreamServer:
+    def serve(self, port: int, host: str = "127.0.0.1") -> MetricsServer:
         """Show all of it at ``/metrics``, ``/health`` and ``/ready``; port 0 is any that is free."""
-        from ematix_flow.observe.stream_server import StreamServer
+        from ematix_flow.observe.metrics_server import MetricsServer
 
-        return StreamServer(self, host, port)
+        def told(health: Health) -> tuple[bool, Any]:
+            return health.well, health.to_json()
+
+        answers = {"/health": lambda: told(self.health()), "/ready": lambda: told(self.ready())}
+        return MetricsServer(self.registry, host, port, answers=answers)
 
     def _is_ready(self, known: _Pipeline) -> bool:
         last = known.since if known.attempt is None else max(known.attempt, known.since)
@@ -283,6 +287,8 @@ class StreamMetrics:
             if len(self._pipelines) >= MOST_PIPELINES:
                 name = OTHER
             self._pipelines.setdefault(name, _Pipeline(since=self._monotonic()))
+            for stage in STAGES:  # from zero, so that the first letter is seen to be one more
+                self._dead.labels(name, stage)
         return name, self._pipelines[name]
 
     def _name(self, pipeline: str) -> str:

@@ -18,6 +18,7 @@ from typing import Literal
 from ematix_flow.engine.results import RunResult, unexpected
 from ematix_flow.errors import FlowError, Interrupted, PipelineLocked, UsageError
 from ematix_flow.graph.registry import Registry, use_registry
+from ematix_flow.observe.observer import Observers
 from ematix_flow.schedule.due import Agenda, Scheduled
 from ematix_flow.schedule.endings import last_ends, last_success, record_skip
 from ematix_flow.schedule.gates import gate
@@ -58,6 +59,7 @@ class Runner:
     lease_seconds: float = LEASE_SECONDS
     holder: str = field(default_factory=lambda: new_holder())
     chance: random.Random = field(default_factory=random.Random)
+    observers: Observers = field(default_factory=Observers)
     only: frozenset[str] | None = None  # the pipelines that it runs, where that is not all
 
     @property
@@ -173,8 +175,17 @@ class Runner:
         if claim is not None and found.verdict == "skip":
             if self.store.end(claim, "skipped", found.reason):
                 record_skip(self.run_log, spec, found.reason or "", self.context(slot).trigger, slot.at)
+                self.observers.slot_ended(slot.pipeline, slot.at, "skipped", found.reason)
             return SlotOutcome(slot, "skipped", found.reason)
+        if claim is None:
+            self._tell_given_up(record)
         return claim
+
+    def _tell_given_up(self, seen: SlotRecord) -> None:
+        """A slot that was given up just now because its runs died, rather than claimed by another."""
+        record = self.store.get(seen.slot)
+        if record is not None and record.status == "gave_up" and record.fence == seen.fence + 1:
+            self.observers.slot_ended(seen.slot.pipeline, seen.slot.at, "gave_up", record.reason)
 
     def run_claimed(self, claim: Claim) -> SlotOutcome:
         """Run a slot whose claim is held here, keep the claim meanwhile, and say how it ended."""

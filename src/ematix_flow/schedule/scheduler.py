@@ -12,8 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from ematix_flow.errors import FlowError
+from ematix_flow.observe.observer import Tick
 from ematix_flow.schedule.due import Agenda
 from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor
 from ematix_flow.schedule.run_due import Runner, SlotOutcome
@@ -24,6 +26,7 @@ AGAIN_SECONDS = 30.0  # after a run that could not be started, or that died; dou
 _GLANCE_SECONDS = 0.2
 _NAME = "scheduler"
 _log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
 
 
 @dataclass
@@ -47,6 +50,11 @@ class Scheduler:
         self._agenda: Agenda = self.runner.agenda(self.interval)
         self._lease: Lease | None = None
         self._leads: bool | None = None
+        self._attempts = {
+            name: self.runner.registry.pipeline(name).spec.retry.max_attempts for name in self.runner.names
+        }
+        self._refused = self._taken_over = 0
+        self._lags: list[float] = []
 
     def run(self, looks: int | None = None) -> None:
         """Until it is stopped, or for so many looks. One that fails is told, and the next one comes.
@@ -56,7 +64,7 @@ class Scheduler:
         try:
             while not self.stop.is_set() and looks != 0:
                 looks = None if looks is None else looks - 1
-                self._guarded("a look at the schedules failed", self.tick)
+                self._look()
                 if looks != 0:
                     self._pause()
             self._leave()
@@ -73,6 +81,24 @@ class Scheduler:
         while (left := until - time.monotonic()) > 0 and not self.stop.wait(min(left, _GLANCE_SECONDS)):
             if self.executor.freed():
                 return
+
+    def _look(self) -> None:
+        """One look, whatever becomes of it, told to who watches."""
+        began, self._lags = time.monotonic(), []
+        self._refused = self._taken_over = 0
+        started = self._guarded("a look at the schedules failed", self.tick)
+        self.runner.observers.ticked(
+            Tick(
+                time.monotonic() - began,
+                bool(self._leads),
+                started is None,
+                len(started or ()),
+                tuple(self._lags),
+                self._refused,
+                self._taken_over,
+                self._attempts,
+            )
+        )
 
     def tick(self) -> list[Claim]:
         """One look; the slots whose runs were started."""
@@ -114,6 +140,9 @@ class Scheduler:
             elif found is not None and self._start(found):
                 unended.start(record)
                 started.append(found)
+                self._taken_over += int(record.status == "claimed")
+                if found.fence == 1:
+                    self._lags.append((now - found.slot.at).total_seconds())
         return started
 
     def _start(self, claim: Claim) -> bool:
@@ -123,6 +152,7 @@ class Scheduler:
             self.executor.dispatch(job)
         except CannotDispatch as error:
             _log.error("%s", error.what)
+            self._refused += 1
             self.runner.store.wait(claim, self.again_seconds, error.what, failed=False)
             return False
         _log.info("%s of %s is started", claim.slot.pipeline, claim.slot.at.isoformat())
@@ -144,14 +174,15 @@ class Scheduler:
                 pause,
             )
 
-    def _guarded(self, failed: str, step: Callable[[], object]) -> None:
-        """Whatever goes wrong in one step is told; the daemon goes on."""
+    def _guarded(self, failed: str, step: Callable[[], Answer]) -> Answer | None:
+        """Whatever goes wrong in one step is told, and None; the daemon goes on."""
         try:
-            step()
+            return step()
         except FlowError as error:
             _log.error("%s: %s", failed, error.what)
         except Exception:
             _log.exception("%s", failed)
+        return None
 
     def _leave(self) -> None:
         """So that another need not wait for the lease to end."""

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.run_logs import open_run_log
@@ -30,8 +30,10 @@ from ematix_flow.errors import (
     UsageError,
 )
 from ematix_flow.graph.registry import Registry, use_registry
+from ematix_flow.observe.metrics_server import MetricsServer
+from ematix_flow.observe.observer import Ending, Observers, StreamBatch
+from ematix_flow.observe.settings import Observability, observing
 from ematix_flow.observe.stream_metrics import StreamMetrics
-from ematix_flow.observe.stream_server import StreamServer
 from ematix_flow.observe.stream_watch import StreamWatch
 from ematix_flow.plan.streams import StreamPlan
 from ematix_flow.schedule.context import spark_starter
@@ -39,7 +41,7 @@ from ematix_flow.schedule.restarts import Restart, RestartPolicy, Supervisor
 from ematix_flow.schedule.run import open_world
 from ematix_flow.schedule.stream_letters import open_letters
 from ematix_flow.spec.streams import StreamSpec
-from ematix_flow.state.records import RunRecord
+from ematix_flow.state.records import RunRecord, RunStatus, utc_now
 from ematix_flow.state.runlog import RunLog, project_run_log
 
 if TYPE_CHECKING:
@@ -169,8 +171,12 @@ def start_stream(
     engine: str | EngineSettings | None = None,
     watch: StreamWatch | None = None,
     metrics: StreamMetrics | None = None,
+    observers: Observers | None = None,
 ) -> RunningStream:
-    """Start it in a thread of its own. ``metrics`` is shared by streams that one process runs together."""
+    """Start it in a thread of its own.
+
+    ``metrics`` and ``observers`` are shared by streams that one process runs together.
+    """
     policy = RestartPolicy(
         initial_backoff_ms=min(initial_backoff_ms, max_backoff_ms),
         max_backoff_ms=max_backoff_ms,
@@ -186,8 +192,9 @@ def start_stream(
             _served(server),
             use_registry(registry),
             open_run_log(run_log or project_run_log(os.environ), env=os.environ) as log,
+            _observed(observers, log, measured) as told,
         ):
-            _Run(spec, running, seen, measured, log, engine, once).supervised(policy)
+            _Run(spec, running, seen, measured, log, engine, once, told).supervised(policy)
 
     return RunningStream(spec.name, run, seen)
 
@@ -204,9 +211,10 @@ class _Run:
         log: RunLog,
         engine: str | EngineSettings | None,
         once: bool,
+        observers: Observers,
     ) -> None:
         self.spec, self.running, self.watch, self.metrics = spec, running, watch, metrics
-        self.log, self.engine, self.once = log, engine, once
+        self.log, self.engine, self.once, self.observers = log, engine, once, observers
 
     def supervised(self, policy: RestartPolicy) -> None:
         supervisor: Supervisor[None] = Supervisor(
@@ -222,28 +230,27 @@ class _Run:
 
     def attempt(self) -> None:
         """One start, recorded in the run log."""
-        name, run_id = self.spec.name, str(uuid.uuid4())
-        self.metrics.state(name, "starting")
-        self.log.start(
-            RunRecord(
-                run_id=run_id,
-                pipeline=name,
-                target=", ".join(t.label for t in self.spec.targets),
-                mode="stream",
-                trigger="consume",
-                pid=os.getpid(),
-            )
+        record = RunRecord(
+            run_id=str(uuid.uuid4()),
+            pipeline=self.spec.name,
+            target=", ".join(t.label for t in self.spec.targets),
+            mode="stream",
+            trigger="consume",
+            pid=os.getpid(),
         )
+        self.metrics.state(record.pipeline, "starting")
+        self.log.start(record)
+        self.observers.run_started(record)
         before = dict(self.running._counts)
         try:
             self._follow()
         except PipelineLocked as error:
-            self.log.finish(run_id, "skipped", error=error)
+            self._finish(record, before, "skipped", error)
             raise
         except BaseException as error:
-            self._finish(run_id, before, error)
+            self._finish(record, before, "failed", error)
             raise
-        self._finish(run_id, before, None)
+        self._finish(record, before, "succeeded")
 
     def _follow(self) -> None:
         with open_letters(self.spec) as letters:
@@ -279,6 +286,9 @@ class _Run:
         self.metrics.lag(name, batch.lag, batch.lag_unit)
         for stage, count in batch.dead_letters.items():
             self.metrics.dead_letter(name, stage, count)
+        self.observers.batch_committed(
+            StreamBatch(name, batch.number, batch.rows_read, batch.rows_written, letters, batch.seconds)
+        )
         seconds = sum(batch.seconds.values())
         self.watch.batch(name, batch.number, batch.rows_read, written, seconds, batch.lag, batch.lag_unit)
         if letters:
@@ -299,22 +309,40 @@ class _Run:
         self.metrics.restarted(self.spec.name, restart.error)
         self.watch.restarting(self.spec.name, restart.error, restart.delay)
 
-    def _finish(self, run_id: str, before: Mapping[str, int], error: BaseException | None) -> None:
+    def _finish(
+        self,
+        record: RunRecord,
+        before: Mapping[str, int],
+        status: RunStatus,
+        error: BaseException | None = None,
+    ) -> None:
         now = self.running._counts
         done = {key: now[key] - before[key] for key in now}
-        self.log.finish(
-            run_id,
-            "succeeded" if error is None else "failed",
-            path="stream",
-            rows_read=done["rows_read"],
-            rows_inserted=done["total_rows"],
-            error=error,
-            metrics={"stream": done},
-        )
+        over: dict[str, Any] = {
+            "path": "stream",
+            "rows_read": done["rows_read"],
+            "rows_inserted": done["total_rows"],
+            "metrics": {"stream": done},
+            "finished_at": utc_now(),
+        }
+        self.log.finish(record.run_id, status, error=error, **over)
+        if error is not None:
+            over |= {"error_type": type(error).__name__, "error_message": str(error)}
+        self.observers.run_finished(replace(record, status=status, **over), Ending(error=error))
 
 
 @contextmanager
-def _served(server: StreamServer | None) -> Iterator[None]:
+def _observed(given: Observers | None, log: RunLog, metrics: StreamMetrics) -> Iterator[Observers]:
+    """Those that are given, else this stream's own, by the settings."""
+    if given is not None:
+        yield given
+        return
+    with observing(Observability.resolve(os.environ), log, [metrics.registry]) as observers:
+        yield observers
+
+
+@contextmanager
+def _served(server: MetricsServer | None) -> Iterator[None]:
     try:
         yield
     finally:

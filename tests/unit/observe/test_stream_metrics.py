@@ -15,8 +15,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
 from ematix_flow.errors import CannotConnect, ConfigError
+from ematix_flow.observe.metrics_server import MOST_ASKING, MetricsServer
 from ematix_flow.observe.stream_metrics import MOST_PARTITIONS, MOST_PIPELINES, MOST_TARGETS, StreamMetrics
-from ematix_flow.observe.stream_server import MOST_ASKING, StreamServer
 
 P = "ematix_flow_stream_"
 
@@ -40,7 +40,7 @@ def metrics(clock: Clock) -> StreamMetrics:
 
 
 @pytest.fixture
-def server(metrics: StreamMetrics) -> Iterator[StreamServer]:
+def server(metrics: StreamMetrics) -> Iterator[MetricsServer]:
     with metrics.serve(0) as serving:
         yield serving
 
@@ -49,7 +49,7 @@ def value(metrics: StreamMetrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(P + name, labels)
 
 
-def ask(server: StreamServer, path: str, method: str = "GET", **headers: str) -> tuple[int, str, Any]:
+def ask(server: MetricsServer, path: str, method: str = "GET", **headers: str) -> tuple[int, str, Any]:
     request = urllib.request.Request(server.url + path, headers=headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -59,7 +59,7 @@ def ask(server: StreamServer, path: str, method: str = "GET", **headers: str) ->
             return error.code, error.read().decode(), error.headers
 
 
-def asked(server: StreamServer, path: str) -> tuple[int, Any]:
+def asked(server: MetricsServer, path: str) -> tuple[int, Any]:
     status, text, _ = ask(server, path)
     return status, json.loads(text)
 
@@ -157,7 +157,7 @@ def test_two_of_them_do_not_meet() -> None:
 
 
 def test_the_numbers_are_shown_as_prometheus_text_and_as_openmetrics(
-    metrics: StreamMetrics, server: StreamServer
+    metrics: StreamMetrics, server: MetricsServer
 ) -> None:
     metrics.batch("ord\n\"ers'\\", 3, {"dw:a": 3}, {"read": 0.5})
     metrics.state("ord\n\"ers'\\", "running")
@@ -172,7 +172,7 @@ def test_the_numbers_are_shown_as_prometheus_text_and_as_openmetrics(
 
 
 def test_health_tells_how_each_pipeline_is(
-    metrics: StreamMetrics, server: StreamServer, clock: Clock
+    metrics: StreamMetrics, server: MetricsServer, clock: Clock
 ) -> None:
     assert asked(server, "/health") == (200, {"status": "ok", "pipelines": {}})
     metrics.state("orders", "running")
@@ -194,7 +194,7 @@ def test_health_tells_how_each_pipeline_is(
 
 
 def test_a_target_that_fails_alone_degrades_its_pipeline_until_it_is_back(
-    metrics: StreamMetrics, server: StreamServer, clock: Clock
+    metrics: StreamMetrics, server: MetricsServer, clock: Clock
 ) -> None:
     metrics.state("orders", "running")
     metrics.target_failed("orders", "dw:a", CannotConnect("no route to amqp://ann:hunter22@mq"))
@@ -227,7 +227,9 @@ def test_failing_targets_are_told_up_to_a_bound(metrics: StreamMetrics) -> None:
     assert len(metrics.health().pipelines["orders"]["failing_targets"]) == MOST_TARGETS
 
 
-def test_a_pipeline_that_failed_for_good_is_not_healthy(metrics: StreamMetrics, server: StreamServer) -> None:
+def test_a_pipeline_that_failed_for_good_is_not_healthy(
+    metrics: StreamMetrics, server: MetricsServer
+) -> None:
     metrics.state("orders", "running")
     metrics.state("returns", "failed", ConfigError("no such topic"))
     status, told = asked(server, "/health")
@@ -235,7 +237,7 @@ def test_a_pipeline_that_failed_for_good_is_not_healthy(metrics: StreamMetrics, 
     assert told["pipelines"]["returns"]["last_error"] == "ConfigError: no such topic"
 
 
-def test_it_is_ready_when_every_pipeline_runs(metrics: StreamMetrics, server: StreamServer) -> None:
+def test_it_is_ready_when_every_pipeline_runs(metrics: StreamMetrics, server: MetricsServer) -> None:
     assert asked(server, "/ready")[0] == 503
     metrics.state("orders", "starting")
     assert asked(server, "/ready")[0] == 503
@@ -251,7 +253,7 @@ def test_it_is_ready_when_every_pipeline_runs(metrics: StreamMetrics, server: St
 
 
 def test_a_pipeline_that_looks_for_no_batch_any_more_is_not_ready(
-    metrics: StreamMetrics, server: StreamServer, clock: Clock
+    metrics: StreamMetrics, server: MetricsServer, clock: Clock
 ) -> None:
     metrics.state("orders", "running")
     clock.now += 31
@@ -266,7 +268,7 @@ def test_a_pipeline_that_looks_for_no_batch_any_more_is_not_ready(
     assert asked(server, "/ready")[0] == 200
 
 
-def test_other_questions_are_answered_and_harmless(server: StreamServer) -> None:
+def test_other_questions_are_answered_and_harmless(server: MetricsServer) -> None:
     assert asked(server, "/nothing") == (404, {"paths": ["/metrics", "/health", "/ready"]})
     assert ask(server, "/metrics", "POST")[0] == 501
     status, text, headers = ask(server, "/health", "HEAD")
@@ -274,7 +276,7 @@ def test_other_questions_are_answered_and_harmless(server: StreamServer) -> None
     assert int(headers["Content-Length"]) > 0
 
 
-def test_those_who_connect_and_say_nothing_do_not_stop_the_others_for_long(server: StreamServer) -> None:
+def test_those_who_connect_and_say_nothing_do_not_stop_the_others_for_long(server: MetricsServer) -> None:
     silent = [socket.create_connection((server.host, server.port)) for _ in range(MOST_ASKING - 1)]
     try:
         assert ask(server, "/health")[0] == 200
@@ -283,14 +285,14 @@ def test_those_who_connect_and_say_nothing_do_not_stop_the_others_for_long(serve
             each.close()
 
 
-def test_rubbish_does_not_break_the_server(server: StreamServer) -> None:
+def test_rubbish_does_not_break_the_server(server: MetricsServer) -> None:
     for sent in (b"\x00\xff\n\n", b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", b"GET"):
         with socket.create_connection((server.host, server.port)) as peer:
             peer.sendall(sent)
     assert ask(server, "/health")[0] == 200
 
 
-def test_a_port_that_is_taken_is_told_with_what_to_do(metrics: StreamMetrics, server: StreamServer) -> None:
+def test_a_port_that_is_taken_is_told_with_what_to_do(metrics: StreamMetrics, server: MetricsServer) -> None:
     with pytest.raises(ConfigError, match="another process listens there") as raised:
         metrics.serve(server.port)
     assert raised.value.next_step == "choose another port, or 0 for any that is free"
@@ -321,7 +323,7 @@ def test_it_also_listens_on_the_new_protocol(metrics: StreamMetrics) -> None:
         assert ask(server, "/health")[0] == 200
 
 
-def test_many_threads_may_count_while_others_ask(metrics: StreamMetrics, server: StreamServer) -> None:
+def test_many_threads_may_count_while_others_ask(metrics: StreamMetrics, server: MetricsServer) -> None:
     def count(number: int) -> None:
         for turn in range(50):
             metrics.batch("orders", 1, {f"t{number}": 1}, {"read": 0.1})

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ematix_flow.cli.group import new_app
-from ematix_flow.cli.options import EngineOption, ModuleOption, OutputOption, RunLogOption
+from ematix_flow.cli.options import (
+    AlerterOption,
+    EngineOption,
+    MetricsOption,
+    ModuleOption,
+    OutputOption,
+    RunLogOption,
+    TracesOption,
+)
 from ematix_flow.cli.output import write_json, write_text
 from ematix_flow.cli.project import chosen_streams, complete_streams, known_module, load_project
 from ematix_flow.errors import UsageError
@@ -66,15 +75,22 @@ def consume(
         typer.Option("--reset-backoff-after-secs", min=0, help="A run of this length begins the count anew."),
     ] = 60,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and the result.")] = False,
+    alerter: AlerterOption = None,
+    metrics: MetricsOption = None,
+    traces: TracesOption = None,
     run_log: RunLogOption = None,
     engine: EngineOption = None,
     output: OutputOption = "text",
 ) -> int:
     """Follow streams until Ctrl-C or SIGTERM, which end them after the batch at hand."""
+    from ematix_flow.backends.run_logs import open_run_log
     from ematix_flow.cli.following import follow, report_streams
     from ematix_flow.cli.stream_watching import choose_stream_view
+    from ematix_flow.observe.settings import Observability, observing
     from ematix_flow.observe.stream_metrics import StreamMetrics
+    from ematix_flow.state.runlog import project_run_log
 
+    watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     pipelines = chosen(what or [], module, everything=everything)
     if plan:
         plans = [pipeline.plan(engine=engine) for pipeline in pipelines]
@@ -84,12 +100,13 @@ def consume(
             write_text("\n\n".join(map(str, plans)))
         return 0
     view = choose_stream_view([pipeline.name for pipeline in pipelines], quiet=quiet)
-    metrics = StreamMetrics()  # one for all of them: one process has one port
+    measured = StreamMetrics()  # one for all of them: one process has one port
 
     def start(pipeline: StreamingPipeline) -> RunningStream:
         return pipeline.start(
             once=once,
-            metrics=metrics,
+            metrics=measured,
+            observers=observers,
             restart_on_error=restart_on_error,
             initial_backoff_ms=initial_backoff_ms,
             max_backoff_ms=max_backoff_ms,
@@ -101,8 +118,10 @@ def consume(
         )
 
     with contextlib.ExitStack() as served:
+        log = served.enter_context(open_run_log(run_log or project_run_log(os.environ), env=os.environ))
+        observers = served.enter_context(observing(watching, log, [measured.registry]))
         if metrics_port is not None:
-            server = served.enter_context(metrics.serve(metrics_port))
+            server = served.enter_context(measured.serve(metrics_port))
             view.note(f"metrics at {server.url}/metrics")
         outcomes = follow(pipelines, view, start)
     return report_streams(outcomes, as_json=output == "json")

@@ -1,6 +1,6 @@
-"""The small HTTP server beside a running stream: ``/metrics``, ``/health`` and ``/ready``.
+"""The small HTTP server beside a scheduler or a stream: ``/metrics``, and what else it is given to tell.
 
-It only answers questions, on few threads, and nothing that is asked of it reaches the stream.
+It only answers questions, on few threads, and nothing that is asked of it reaches what it tells of.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import logging
 import socket
 import socketserver
 import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,9 @@ from prometheus_client.exposition import choose_encoder
 from ematix_flow.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ematix_flow.observe.stream_metrics import StreamMetrics
+    from prometheus_client.registry import Collector
+
+Answers = Mapping[str, Callable[[], tuple[bool, Any]]]  # by path: whether all is well, and what to say
 
 MOST_ASKING = 16
 PATIENCE_SECONDS = 10.0  # for one who connects and says nothing, or does not listen
@@ -28,17 +32,24 @@ PATIENCE_SECONDS = 10.0  # for one who connects and says nothing, or does not li
 _log = logging.getLogger(__name__)
 
 
-class StreamServer:
+class MetricsServer:
     """Answers from the moment it is made until `close`. ``port`` is the one it listens on."""
 
-    def __init__(self, metrics: StreamMetrics, host: str, port: int) -> None:
-        self._server = _listening(metrics, host, port)
+    def __init__(
+        self,
+        numbers: Collector,
+        host: str,
+        port: int,
+        path: str = "/metrics",
+        answers: Answers | None = None,
+    ) -> None:
+        self._server = _listening(_Shown(numbers, path, answers or {}), host, port)
         self.host = host
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever,
             kwargs={"poll_interval": 0.1},
-            name="stream-metrics",
+            name="ematix-flow-metrics",
             daemon=True,
         )
         self._thread.start()
@@ -54,11 +65,18 @@ class StreamServer:
         self._server.server_close()
         self._thread.join()
 
-    def __enter__(self) -> StreamServer:
+    def __enter__(self) -> MetricsServer:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@dataclass(frozen=True)
+class _Shown:
+    numbers: Collector
+    path: str
+    answers: Answers
 
 
 class _Server(ThreadingHTTPServer):
@@ -66,8 +84,8 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = MOST_ASKING
 
-    def __init__(self, address: tuple[str, int], metrics: StreamMetrics) -> None:
-        self.metrics = metrics
+    def __init__(self, address: tuple[str, int], shown: _Shown) -> None:
+        self.shown = shown
         self._room = threading.BoundedSemaphore(MOST_ASKING)
         super().__init__(address, _Handler)
 
@@ -103,17 +121,15 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        metrics = self.server.metrics
-        if path == "/metrics":
+        path, shown = self.path.partition("?")[0], self.server.shown
+        if path == shown.path:
             encode, kind = choose_encoder(self.headers.get("Accept", ""))
-            self._answer(HTTPStatus.OK, encode(metrics.registry), kind)
-        elif path in ("/health", "/ready"):
-            found = metrics.health() if path == "/health" else metrics.ready()
-            status = HTTPStatus.OK if found.well else HTTPStatus.SERVICE_UNAVAILABLE
-            self._answer_json(status, found.to_json())
+            self._answer(HTTPStatus.OK, encode(shown.numbers), kind)
+        elif path in shown.answers:
+            well, told = shown.answers[path]()
+            self._answer_json(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, told)
         else:
-            self._answer_json(HTTPStatus.NOT_FOUND, {"paths": ["/metrics", "/health", "/ready"]})
+            self._answer_json(HTTPStatus.NOT_FOUND, {"paths": [shown.path, *shown.answers]})
 
     do_HEAD = do_GET
 
@@ -135,11 +151,11 @@ class _Handler(BaseHTTPRequestHandler):
         _log.debug(format, *args)
 
 
-def _listening(metrics: StreamMetrics, host: str, port: int) -> _Server:
+def _listening(shown: _Shown, host: str, port: int) -> _Server:
     if not 0 <= port <= 65535:
         raise ConfigError(f"{port} is no port", next_step="give one of 1 to 65535, or 0 for any that is free")
     try:
-        return (_ServerOf6 if ":" in host else _Server)((host, port), metrics)
+        return (_ServerOf6 if ":" in host else _Server)((host, port), shown)
     except (OSError, UnicodeError) as error:
         raise _cannot_listen(host, port, error) from error
 
@@ -154,6 +170,6 @@ def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> Confi
         what, step = getattr(error, "strerror", None) or str(error), "give an address of this machine as host"
     return ConfigError(
         f"metrics cannot be shown at {host}:{port}: {what}",
-        state="the stream has not begun",
+        state="nothing has begun",
         next_step=step,
     )

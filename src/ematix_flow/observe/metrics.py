@@ -1,0 +1,229 @@
+"""Metrics sinks by URL: who counts the runs of a process, and where the numbers go."""
+
+from __future__ import annotations
+
+import datetime as dt
+import errno
+import logging
+import sys
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from prometheus_client.registry import Collector
+
+from ematix_flow.errors import ConfigError
+from ematix_flow.observe.endpoints import endpoint, unknown_scheme
+from ematix_flow.observe.exposition import Families, Gathered, added_since, families_of
+from ematix_flow.observe.metrics_server import MetricsServer
+from ematix_flow.observe.observer import Ending, Observer, StreamBatch, Tick
+from ematix_flow.observe.run_follower import RunFollower
+from ematix_flow.observe.run_metrics import RunMetrics
+
+if TYPE_CHECKING:
+    from ematix_flow.state.records import RunRecord
+    from ematix_flow.state.runlog import RunLog
+
+KINDS = (
+    "null",
+    "stdout",
+    "memory",
+    "prometheus",
+    "prometheus+push",
+    "prometheus+file",
+    "otlp",
+    "otlp+http",
+    "otlp+grpc",
+)
+PORT = 9464
+SEND_SECONDS = 10.0  # between two sendings of a process that goes on
+_log = logging.getLogger(__name__)
+_memory: dict[str, RunMetrics] = {}
+
+
+def memory_metrics(name: str = "") -> RunMetrics:
+    """The numbers of ``memory://name`` in this process, whether anything was counted yet or not."""
+    return _memory.setdefault(name, RunMetrics())
+
+
+def open_metrics(url: str, run_log: RunLog, also: Sequence[Collector] = ()) -> Observer:
+    """The sink that a URL names; ``also`` are numbers which are not of runs. ConfigError when it is none."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in KINDS:
+        raise unknown_scheme(url, "metrics", KINDS)
+    if scheme == "null":
+        return Observer()
+    if scheme == "memory":
+        return CountingObserver("memory://", run_log, memory_metrics(rest.strip("/")))
+    if scheme == "stdout":
+        return _Printed(run_log, also)
+    if scheme == "prometheus":
+        return _served(url, run_log, also)
+    if scheme.startswith("otlp"):
+        from ematix_flow.observe.otlp_metrics import OtlpMetrics
+
+        return OtlpMetrics(url, run_log, also)
+    from ematix_flow.observe.pushed import FileMetrics, PushedMetrics
+
+    return (FileMetrics if scheme == "prometheus+file" else PushedMetrics)(url, run_log, also)
+
+
+class CountingObserver(Observer):
+    """Counts what it hears. In a scheduler, whose runs are elsewhere, it counts them by the run log."""
+
+    def __init__(
+        self,
+        name: str,
+        run_log: RunLog,
+        metrics: RunMetrics | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.name = f"metrics sink {name}"
+        self.metrics = metrics or RunMetrics()
+        self._run_log, self._clock = run_log, clock
+        self._follower: RunFollower | None = None
+        self._attempts: Mapping[str, int] = {}
+
+    def run_finished(self, record: RunRecord, ending: Ending) -> None:
+        self.metrics.run_finished(record, ending)
+        self.counted()
+
+    def slot_ended(self, pipeline: str, at: dt.datetime, status: str, reason: str | None) -> None:
+        self.metrics.slot_ended(pipeline, status)
+        self.counted()
+
+    def batch_committed(self, batch: StreamBatch) -> None:
+        self.counted()
+
+    def ticked(self, tick: Tick) -> None:
+        self.metrics.ticked(tick, self._clock())
+        try:
+            self._follow(tick)
+        finally:
+            self.counted()
+
+    def close(self) -> None:
+        """With the runs that ended while the scheduler waited for them."""
+        if self._follower is not None:
+            self._count_ended(self._follower)
+
+    def counted(self) -> None:
+        """Something may have changed. A sink that sends does so now and then."""
+
+    def _follow(self, tick: Tick) -> None:
+        """Only who leads counts, so that the schedulers of one run log count each run once."""
+        if not tick.leads:
+            if self._follower is not None:
+                self.metrics.forget_states()
+            self._follower = None
+            return
+        self._attempts = tick.attempts
+        if self._follower is None:
+            follower = RunFollower(
+                self._run_log, lambda: dt.datetime.fromtimestamp(self._clock(), dt.timezone.utc)
+            )
+            self._begin()
+            self._follower = follower
+        self._count_ended(self._follower)
+
+    def _count_ended(self, follower: RunFollower) -> None:
+        for record in follower.look():
+            self.metrics.run_finished(record, self._ending(record))
+
+    def _ending(self, record: RunRecord) -> Ending:
+        most = self._attempts.get(record.pipeline, 1)
+        return Ending(most, record.status == "failed" and record.attempt < most)
+
+    def _begin(self) -> None:
+        """How things stood before this scheduler led: an alert outlives a restart."""
+        self.metrics.expect(self._attempts)
+        for pipeline in self._attempts:
+            for record in self._run_log.list(pipeline, limit=1):
+                self.metrics.state_was(record, self._ending(record))
+                if record.status != "succeeded":
+                    for success in self._run_log.list(pipeline, "succeeded", limit=1):
+                        self.metrics.succeeded_at(pipeline, success.finished_at or success.started_at)
+
+
+class SendingObserver(CountingObserver):
+    """Sends the numbers at the end, and on the way every few seconds when there is something new."""
+
+    def __init__(self, name: str, run_log: RunLog, also: Sequence[Collector]) -> None:
+        super().__init__(name, run_log)
+        self.numbers = Gathered((self.metrics.registry, *also))
+        self._sent: Families = {}
+        self._next = time.monotonic() + SEND_SECONDS
+
+    def counted(self) -> None:
+        if time.monotonic() >= self._next:
+            self._flush()
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._next = time.monotonic() + SEND_SECONDS
+        now = families_of(self.numbers)
+        if now != self._sent:
+            self.send(now, added_since(now, self._sent))
+            self._sent = now
+
+    @abstractmethod
+    def send(self, now: Families, added: Families) -> None:
+        """All the numbers as they are, and what was counted since the last that got through."""
+
+
+class _Printed(CountingObserver):
+    """The numbers of a pipeline after each of its runs, on stderr: stdout is for data."""
+
+    def __init__(self, run_log: RunLog, also: Sequence[Collector]) -> None:
+        super().__init__("stdout://", run_log)
+        self._numbers = Gathered((self.metrics.registry, *also))
+        self._shown: Families = {}
+
+    def counted(self) -> None:
+        now = families_of(self._numbers)
+        for name, family in now.items():
+            known = self._shown[name].series if name in self._shown else {}
+            for key, value in family.series.items():
+                if known.get(key) != value and not key[0].endswith("_bucket"):
+                    print(_line(key, value), file=sys.stderr)
+        self._shown = now
+
+
+def _line(key: tuple[str, tuple[tuple[str, str], ...]], value: float) -> str:
+    labels = ",".join(f'{name}="{text}"' for name, text in key[1])
+    return f"{key[0]}{{{labels}}} {value:.15g}" if labels else f"{key[0]} {value:.15g}"
+
+
+class _Served(CountingObserver):
+    """An endpoint to scrape, while the process lives."""
+
+    def __init__(self, run_log: RunLog, server_of: Callable[[Collector], MetricsServer]) -> None:
+        super().__init__("prometheus://", run_log)
+        self._server = server_of(self.metrics.registry)
+
+    def close(self) -> None:
+        self._server.close()
+
+
+def _served(url: str, run_log: RunLog, also: Sequence[Collector]) -> Observer:
+    parts = endpoint(url, "metrics", PORT)
+    host = parts.host if urlsplit(url).hostname else "127.0.0.1"
+
+    def serve(numbers: Collector) -> MetricsServer:
+        return MetricsServer(Gathered((numbers, *also)), host, parts.port, parts.path or "/metrics")
+
+    try:
+        return _Served(run_log, serve)
+    except ConfigError as error:
+        if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EADDRINUSE:
+            raise
+        # a run by hand beside the scheduler, which has the port: no reason not to run
+        _log.warning("%s; the numbers of this process are not shown", error.what)
+        return Observer()

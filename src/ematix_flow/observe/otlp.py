@@ -1,0 +1,82 @@
+"""What metrics and traces share of OpenTelemetry: addresses, bounded exporters, who we are."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+from ematix_flow._version import __version__
+from ematix_flow.observe.endpoints import Endpoint, endpoint
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+
+SECONDS = 2.0  # for one sending, with all that the exporter tries again
+SCOPE = "ematix_flow"
+GRPC_PORT, HTTP_PORT = 4317, 4318
+_SPEAKERS = (
+    "opentelemetry.exporter.otlp.proto.grpc.exporter",
+    "opentelemetry.exporter.otlp.proto.http.metric_exporter",
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.exporter.otlp.common.http",
+)
+
+Protocol = Literal["grpc", "http"]
+
+
+def otlp_endpoint(url: str, what: str) -> tuple[Protocol, Endpoint]:
+    """``…+grpc://`` and ``…+http://`` say how to speak; ``otlp://`` is HTTP, and gRPC at its port 4317."""
+    scheme = url.partition("://")[0]
+    if scheme.endswith("+grpc"):
+        return "grpc", endpoint(url, what, GRPC_PORT)
+    found = endpoint(url, what, HTTP_PORT)
+    return ("grpc" if scheme == "otlp" and found.port == GRPC_PORT else "http"), found
+
+
+def http_url(to: Endpoint, signal: Literal["metrics", "traces"]) -> str:
+    """A path that is given is taken as it is."""
+    return to.url if to.path else f"{to.url}/v1/{signal}"
+
+
+def resource() -> Resource:
+    """``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES`` win."""
+    from opentelemetry.sdk.resources import Resource
+
+    named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get(
+        "OTEL_RESOURCE_ATTRIBUTES", ""
+    )
+    ours = {} if named else {"service.name": "ematix-flow"}
+    return Resource.create({**ours, "service.version": __version__})
+
+
+class _Overheard(logging.Filter):
+    """What the exporters say in one thread is kept from the log; the last word is in ``said``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+        self.said = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.thread != self._thread:
+            return True
+        self.said = record.getMessage()
+        return False
+
+
+@contextmanager
+def overhearing() -> Iterator[_Overheard]:
+    """Exporters tell their failures to the log, each time; we tell them once, in our words."""
+    heard = _Overheard()
+    loggers = [logging.getLogger(name) for name in _SPEAKERS]
+    for logger in loggers:
+        logger.addFilter(heard)
+    try:
+        yield heard
+    finally:
+        for logger in loggers:
+            logger.removeFilter(heard)

@@ -1,0 +1,53 @@
+"""Runs that ended elsewhere, found in the run log: how a scheduler counts those of its executor."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ematix_flow.errors import UsageError
+
+if TYPE_CHECKING:
+    from ematix_flow.state.records import RunRecord
+    from ematix_flow.state.runlog import RunLog
+
+OVERLAP = dt.timedelta(minutes=1)  # how far the clocks of two machines may differ
+MOST = 5_000  # runs of one look
+
+
+class RunFollower:
+    """Each run that ends after the first look is given once, whoever ran it and where."""
+
+    def __init__(self, log: RunLog, now: Callable[[], dt.datetime]) -> None:
+        self._log, self._now = log, now
+        self._since: dt.datetime | None = None
+        self._running: set[str] = set()
+        self._known: dict[str, dt.datetime] = {}  # ended runs that the next look may meet again
+
+    def look(self) -> Iterator[RunRecord]:
+        """The runs that have ended since the last look; none at the first."""
+        moment = self._now()
+        if self._since is None:
+            self._running = {run.run_id for run in self._log.list(status="running", limit=MOST)}
+            begun = self._log.list(since=moment - OVERLAP, limit=MOST)
+            self._known = {run.run_id: run.started_at for run in begun if run.status != "running"}
+        else:
+            yield from self._ended(self._since)
+        self._since = moment - OVERLAP
+        self._known = {run: at for run, at in self._known.items() if at >= self._since}
+
+    def _ended(self, since: dt.datetime) -> Iterator[RunRecord]:
+        begun = {run.run_id: run for run in self._log.list(since=since, limit=MOST)}
+        for run_id in sorted(self._running - begun.keys()):
+            with suppress(UsageError):  # the log no longer has it
+                begun[run_id] = self._log.get(run_id)
+        self._running &= begun.keys()
+        for run in sorted(begun.values(), key=lambda each: each.started_at):
+            if run.status == "running":
+                self._running.add(run.run_id)
+            elif run.run_id not in self._known:
+                self._running.discard(run.run_id)
+                self._known[run.run_id] = run.started_at
+                yield run

@@ -1,0 +1,246 @@
+"""What the runs of pipelines and the looks of a scheduler come to in numbers.
+
+Owns the names, as `stream_metrics` does for streams; where the numbers go is `metrics`' subject. Names
+follow OpenMetrics; labels are bounded, and what exceeds the bound is counted under ``other``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from ematix_flow.observe.observer import Ending, Tick
+from ematix_flow.observe.stream_metrics import LONGEST_LABEL, OTHER
+from ematix_flow.spec.redaction import mask
+
+if TYPE_CHECKING:
+    from ematix_flow.state.records import RunRecord
+
+MOST_PIPELINES = 2_000
+MOST_STAGES = 50
+KINDS = ("read", "inserted", "updated", "deleted", "unchanged")
+OUTCOMES = {  # by the status in the run log
+    "succeeded": "success",
+    "failed": "failure",
+    "skipped": "skipped",
+    "cancelled": "cancelled",
+    "interrupted": "interrupted",
+}
+SLOT_OUTCOMES = ("succeeded", "gave_up", "skipped")
+
+_RUN_SECONDS = (0.1, 0.5, 1, 5, 15, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 14_400)
+_TICK_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_LAG_SECONDS = (1, 5, 10, 15, 30, 60, 120, 300, 900, 3_600, 14_400, 86_400)
+
+
+class RunMetrics:
+    """The numbers of one process, in a registry of their own. One thread counts, any may read."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self._pipelines: set[str] = set()
+        self._stages: set[str] = set()
+        self._runs = self._counter("pipeline_runs", "Attempts, by how they ended.", "pipeline", "outcome")
+        self._duration = self._histogram(
+            "pipeline_duration_seconds", "How long an attempt took.", _RUN_SECONDS, "pipeline"
+        )
+        self._attempt = self._gauge(
+            "pipeline_retry_attempt", "The number of the last attempt, from 1.", "pipeline"
+        )
+        self._rows = self._counter("pipeline_rows", "Rows, by what became of them.", "pipeline", "kind")
+        self._stage_seconds = self._counter(
+            "pipeline_stage_seconds", "Time spent in a stage, of all targets.", "pipeline", "stage"
+        )
+        self._last_run = self._gauge(
+            "pipeline_last_run_timestamp_seconds", "When the last attempt ended.", "pipeline"
+        )
+        self._last_success = self._gauge(
+            "pipeline_last_success_timestamp_seconds", "When an attempt last ended well.", "pipeline"
+        )
+        self._well = self._gauge(
+            "pipeline_last_run_succeeded", "1 when the last attempt ended well, else 0.", "pipeline"
+        )
+        self._slots = self._counter(
+            "pipeline_slots", "Scheduled slots, by how they ended.", "pipeline", "outcome"
+        )
+        self._gave_up = self._gauge(
+            "pipeline_gave_up", "1 while the last slot is given up, until a success.", "pipeline"
+        )
+        self._scheduler: _SchedulerNumbers | None = None
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """One number by its full name, as ``pipeline_runs_total``; None when there is none yet."""
+        return self.registry.get_sample_value(name, labels)
+
+    # ------------------------------------------------------------------ what is counted
+
+    def expect(self, pipelines: Iterable[str]) -> None:
+        """Begin these at zero, so that the first failure of each is seen to be one more."""
+        for name in map(self._pipeline, pipelines):
+            for outcome in ("success", "failure", "skipped"):
+                self._runs.labels(name, outcome)
+            for outcome in SLOT_OUTCOMES:
+                self._slots.labels(name, outcome)
+            self._gave_up.labels(name)
+
+    def succeeded_at(self, pipeline: str, moment: dt.datetime) -> None:
+        """When it last ended well."""
+        self._last_success.labels(self._pipeline(pipeline)).set(moment.timestamp())
+
+    def state_was(self, record: RunRecord, ending: Ending) -> None:
+        """How a pipeline stands by the last run of it; nothing is counted."""
+        if record.mode == "stream" or record.finished_at is None:
+            return
+        name, well = self._pipeline(record.pipeline), _ended_well(record)
+        self._attempt.labels(name).set(record.attempt)
+        self._last_run.labels(name).set(record.finished_at.timestamp())
+        if record.status == "skipped" and not well:
+            return  # it never began: the pipeline stands as before
+        self._well.labels(name).set(int(well))
+        if well:
+            self.succeeded_at(record.pipeline, record.finished_at)
+            self._gave_up.labels(name).set(0)
+        elif _gave_up(record, ending):
+            self._gave_up.labels(name).set(1)
+
+    def forget_states(self) -> None:
+        """Another scheduler knows from now on how the pipelines stand."""
+        states = (self._attempt, self._last_run, self._last_success, self._well, self._gave_up)
+        for gauge in states:
+            gauge.clear()
+
+    def run_finished(self, record: RunRecord, ending: Ending) -> None:
+        """An attempt of a pipeline; streams have numbers of their own."""
+        if record.mode == "stream" or record.finished_at is None:
+            return
+        name, well = self._pipeline(record.pipeline), _ended_well(record)
+        self._runs.labels(name, OUTCOMES.get(record.status, OTHER)).inc()
+        self.state_was(record, ending)
+        if record.status != "skipped" or well:
+            seconds = (record.finished_at - record.started_at).total_seconds()
+            self._duration.labels(name).observe(max(seconds, 0.0))
+        for kind in KINDS:
+            self._rows.labels(name, kind).inc(max(getattr(record, f"rows_{kind}") or 0, 0))
+        for stage, seconds in _stages(record.metrics):
+            self._stage_seconds.labels(name, self._bounded(self._stages, stage, MOST_STAGES)).inc(seconds)
+        if record.slot is not None and (well or _gave_up(record, ending)):
+            self._slots.labels(name, "succeeded" if well else "gave_up").inc()
+
+    def slot_ended(self, pipeline: str, outcome: str) -> None:
+        """A slot that ended: given up, or skipped without a run."""
+        name = self._pipeline(pipeline)
+        self._slots.labels(name, outcome if outcome in SLOT_OUTCOMES else OTHER).inc()
+        if outcome == "gave_up":
+            self._gave_up.labels(name).set(1)
+
+    def ticked(self, tick: Tick, now: float) -> None:
+        """A look of the scheduler of this process; others have no such numbers."""
+        if self._scheduler is None:
+            self._scheduler = _SchedulerNumbers(self.registry)
+        self._scheduler.ticked(tick, now)
+
+    # ------------------------------------------------------------------ names and labels
+
+    def _pipeline(self, name: str) -> str:
+        return self._bounded(self._pipelines, name, MOST_PIPELINES)
+
+    @staticmethod
+    def _bounded(seen: set[str], value: str, most: int) -> str:
+        label = mask(value).encode("utf-8", "backslashreplace").decode("utf-8")[:LONGEST_LABEL]
+        if label not in seen and len(seen) >= most:
+            return OTHER
+        seen.add(label)
+        return label
+
+    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        return Counter(name, meaning, labels, unit=_unit(name), registry=self.registry)
+
+    def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
+        return Gauge(name, meaning, labels, unit=_unit(name), registry=self.registry)
+
+    def _histogram(self, name: str, meaning: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, meaning, labels, unit=_unit(name), registry=self.registry, buckets=buckets)
+
+
+class _SchedulerNumbers:
+    """There from the first look on: who never looks shows no scheduler."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        prefix = "ematix_flow_scheduler"
+        self._leads: bool = False
+        self._ticks = Counter(
+            f"{prefix}_ticks",
+            "Looks at the clock; failed, or idle while another scheduler leads.",
+            ("outcome",),
+            registry=registry,
+        )
+        for outcome in ("ok", "idle", "failed"):
+            self._ticks.labels(outcome)
+        self._seconds = Histogram(
+            f"{prefix}_tick_seconds",
+            "How long a look took.",
+            unit="seconds",
+            registry=registry,
+            buckets=_TICK_SECONDS,
+        )
+        self._last = Gauge(
+            f"{prefix}_last_tick_timestamp_seconds",
+            "When it last looked.",
+            unit="seconds",
+            registry=registry,
+        )
+        self._leader = Gauge(f"{prefix}_leader", "1 while this scheduler leads.", registry=registry)
+        self._lost = Counter(f"{prefix}_leases_lost", "How often it ceased to lead.", registry=registry)
+        self._pipelines = Gauge(f"{prefix}_pipelines", "Pipelines with a schedule.", registry=registry)
+        self._claims = Counter(
+            f"{prefix}_claims",
+            "Slots claimed: started, refused by the executor, or taken over from a run that died.",
+            ("outcome",),
+            registry=registry,
+        )
+        for outcome in ("started", "refused", "taken_over"):
+            self._claims.labels(outcome)
+        self._lag = Histogram(
+            f"{prefix}_due_lag_seconds",
+            "How long after its fire a slot was started.",
+            unit="seconds",
+            registry=registry,
+            buckets=_LAG_SECONDS,
+        )
+
+    def ticked(self, tick: Tick, now: float) -> None:
+        self._ticks.labels("failed" if tick.failed else "ok" if tick.leads else "idle").inc()
+        self._seconds.observe(tick.seconds)
+        self._last.set(now)
+        self._lost.inc(int(self._leads and not tick.leads))
+        self._leads = tick.leads
+        self._leader.set(int(tick.leads))
+        self._pipelines.set(len(tick.attempts))
+        self._claims.labels("started").inc(tick.started)
+        self._claims.labels("refused").inc(tick.refused)
+        self._claims.labels("taken_over").inc(tick.taken_over)
+        for late in tick.lags:
+            self._lag.observe(max(late, 0.0))
+
+
+def _ended_well(record: RunRecord) -> bool:
+    """It succeeded, or there was nothing new to load."""
+    return record.status == "succeeded" or (record.status == "skipped" and record.error_message is None)
+
+
+def _gave_up(record: RunRecord, ending: Ending) -> bool:
+    return record.slot is not None and record.status == "failed" and not ending.tried_again
+
+
+def _unit(name: str) -> str:
+    return "seconds" if name.endswith("_seconds") else ""
+
+
+def _stages(metrics: dict[str, Any]) -> Iterable[tuple[str, float]]:
+    """Stages and their seconds, of each target that came to a result."""
+    for target in metrics.get("targets", ()):
+        for stage, seconds in target.get("seconds", {}).items():
+            yield str(stage), max(float(seconds), 0.0)

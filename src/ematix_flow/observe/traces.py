@@ -1,0 +1,273 @@
+"""OpenTelemetry spans: one for each run with its stages below it, one for batches of streams.
+
+A run is part of the trace that ``TRACEPARENT`` names. Without one it is a trace of its own, whose id is
+the id of the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.errors import ConfigError
+from ematix_flow.observe.endpoints import missing_otel, unknown_scheme
+from ematix_flow.observe.observer import Ending, Observer, StreamBatch
+from ematix_flow.observe.otlp import SCOPE, SECONDS, http_url, otlp_endpoint, overhearing, resource
+from ematix_flow.spec.redaction import mask
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+    from opentelemetry.sdk.trace.id_generator import IdGenerator
+    from opentelemetry.trace import Span, Tracer
+
+    from ematix_flow.state.records import RunRecord
+
+KINDS = ("otel", "otel+otlp+grpc", "otel+otlp+http")
+BATCHES_PER_MINUTE = 60  # spans of batches, of one stream
+LONGEST_TEXT = 2_000
+SEND_MILLISECONDS = 2_000.0
+_log = logging.getLogger(__name__)
+
+
+def open_traces(url: str) -> Observer:
+    """``otel://stdout``, which writes to stderr, ``otel+otlp+grpc://…`` or ``otel+otlp+http://…``."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in KINDS:
+        raise unknown_scheme(url, "traces", KINDS)
+    if scheme == "otel" and rest != "stdout":
+        raise ConfigError(
+            f"the traces URL {url!r} names no place", next_step="write otel://stdout or otel+otlp+http://…"
+        )
+    try:
+        if scheme == "otel":
+            from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+            return SpanObserver(url, ConsoleSpanExporter(out=sys.stderr, formatter=_line))
+        protocol, to = otlp_endpoint(url, "traces")
+        address = http_url(to, "traces") if protocol == "http" else to.url
+        return SpanObserver(f"{scheme}://{to.address}", _exporter(protocol, address))
+    except ImportError as error:
+        raise missing_otel(error) from error
+
+
+class SpanObserver(Observer):
+    """Turns what it hears into spans. They are sent by a thread of their own, which nobody waits for."""
+
+    def __init__(self, name: str, exporter: SpanExporter) -> None:
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        self.name = f"traces sink {name}"
+        self._ids = _run_ids()
+        self._provider = TracerProvider(
+            resource=resource(), shutdown_on_exit=False, id_generator=self._ids.generator
+        )
+        processor = BatchSpanProcessor(
+            _told_once(exporter, self.name), schedule_delay_millis=SEND_MILLISECONDS
+        )
+        self._provider.add_span_processor(processor)
+        self._tracer: Tracer = self._provider.get_tracer(SCOPE)
+        self._runs: dict[str, Span] = {}
+        self._batches: dict[str, _Few] = {}
+
+    def run_started(self, record: RunRecord) -> None:
+        self._ids.run_id = record.run_id
+        self._runs[record.run_id] = self._tracer.start_span(
+            "flow.pipeline.run" if record.mode != "stream" else "flow.stream.run",
+            context=_outer(),
+            start_time=_nanoseconds(record.started_at.timestamp()),
+            attributes=_known(
+                {
+                    "flow.pipeline.name": record.pipeline,
+                    "flow.pipeline.attempt": record.attempt,
+                    "flow.run.id": record.run_id,
+                    "flow.run.trigger": record.trigger,
+                    "flow.run.slot": record.slot.isoformat() if record.slot else None,
+                    "flow.run.mode": record.mode,
+                    "flow.run.target": record.target,
+                }
+            ),
+        )
+
+    def stage_finished(self, record: RunRecord, target: str, stage: str, seconds: float) -> None:
+        run = self._runs.get(record.run_id)
+        if run is not None:
+            now = time.time()
+            self._child(run, stage, now - seconds, now, {"flow.stage": stage, "flow.target": target})
+
+    def run_finished(self, record: RunRecord, ending: Ending) -> None:
+        from opentelemetry.trace import StatusCode
+
+        span = self._runs.pop(record.run_id, None)
+        if span is None or record.finished_at is None:
+            return
+        rows = {
+            f"flow.rows.{kind}": getattr(record, f"rows_{kind}")
+            for kind in ("read", "inserted", "updated", "deleted", "unchanged")
+        }
+        tried_again = ending.tried_again if record.status == "failed" else None
+        span.set_attributes(
+            _known(
+                {
+                    "flow.run.status": record.status,
+                    "flow.run.path": record.path,
+                    "flow.run.tried_again": tried_again,
+                    **rows,
+                }
+            )
+        )
+        ended = _nanoseconds(record.finished_at.timestamp())
+        if record.error_message is not None:
+            told = mask(record.error_message)[:LONGEST_TEXT]
+            if record.status != "skipped":
+                span.set_status(StatusCode.ERROR, told)
+            attributes = {"exception.type": record.error_type or "", "exception.message": told}
+            span.add_event("exception", attributes, ended)
+        span.end(ended)
+
+    def batch_committed(self, batch: StreamBatch) -> None:
+        """Each is a trace of its own: a stream's may last for months."""
+        few = self._batches.setdefault(batch.stream, _Few())
+        if not few.takes():
+            return
+        now = time.time()
+        began = now - sum(batch.seconds.values())
+        self._ids.run_id = None
+        span = self._tracer.start_span(
+            "flow.stream.batch",
+            context=_outer(),
+            start_time=_nanoseconds(began),
+            attributes={
+                "flow.pipeline.name": batch.stream,
+                "flow.batch.number": batch.number,
+                "flow.rows.read": batch.rows_read,
+                "flow.rows.written": sum(batch.rows_written.values()),
+                "flow.dead_letters": batch.dead_letters,
+                "flow.batches.without_span": few.given_up(),
+            },
+        )
+        for phase, seconds in batch.seconds.items():
+            self._child(span, phase, began, began + seconds, {"flow.stage": phase})
+            began += seconds
+        span.end(_nanoseconds(now))
+
+    def close(self) -> None:
+        self._provider.shutdown()
+
+    def _child(self, parent: Span, name: str, began: float, ended: float, about: Mapping[str, str]) -> None:
+        from opentelemetry.trace import set_span_in_context
+
+        below = set_span_in_context(parent)
+        attributes = {key: mask(value) for key, value in about.items()}
+        span = self._tracer.start_span(
+            f"flow.stage.{name}", context=below, start_time=_nanoseconds(began), attributes=attributes
+        )
+        span.end(_nanoseconds(ended))
+
+
+class _Few:
+    """So many in a minute; the others are counted."""
+
+    def __init__(self) -> None:
+        self._minute, self._taken, self._left_out = 0, 0, 0
+
+    def takes(self) -> bool:
+        minute = int(time.monotonic() // 60)
+        if minute != self._minute:
+            self._minute, self._taken = minute, 0
+        self._taken += 1
+        if self._taken > BATCHES_PER_MINUTE:
+            self._left_out += 1
+        return self._taken <= BATCHES_PER_MINUTE
+
+    def given_up(self) -> int:
+        """How many were left out before this one."""
+        left, self._left_out = self._left_out, 0
+        return left
+
+
+class _RunIds:
+    """Gives the next trace the id of a run, so that who has one finds the other."""
+
+    def __init__(self, generator: IdGenerator) -> None:
+        self.generator = generator
+        self.run_id: str | None = None
+
+
+def _run_ids() -> _RunIds:
+    from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+
+    class Generator(RandomIdGenerator):
+        def generate_trace_id(self) -> int:
+            if ids.run_id is None or by_share:
+                return super().generate_trace_id()
+            return uuid.UUID(ids.run_id).int
+
+    # a sampler by share looks at the bits of a trace id, some of which are the same in every run id
+    by_share = "ratio" in os.environ.get("OTEL_TRACES_SAMPLER", "")
+    ids = _RunIds(Generator())
+    return ids
+
+
+def _outer() -> Context:
+    """The trace that this process is part of."""
+    from opentelemetry.context import Context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    told = {name.lower(): os.environ[name] for name in ("TRACEPARENT", "TRACESTATE") if name in os.environ}
+    return TraceContextTextMapPropagator().extract(told, context=Context())
+
+
+def _exporter(protocol: str, address: str) -> SpanExporter:
+    """Its own retries end with the timeout. Headers come from ``OTEL_EXPORTER_OTLP_HEADERS``."""
+    if protocol == "http":
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
+
+        return OverHttp(endpoint=address, timeout=SECONDS)
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as OverGrpc
+
+    return OverGrpc(endpoint=address, insecure=address.startswith("http://"), timeout=SECONDS)
+
+
+def _told_once(exporter: SpanExporter, name: str) -> SpanExporter:
+    """The exporter, with its failures told once and not each time."""
+    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+    class Told(SpanExporter):
+        complained = False
+
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            with overhearing() as heard:
+                done = exporter.export(spans)
+            if done is not SpanExportResult.SUCCESS and not self.complained:
+                self.complained = True
+                _log.warning("%s", mask(f"{name} could not be told of a run: {heard.said}"))
+            return done
+
+        def shutdown(self) -> None:
+            exporter.shutdown()
+
+    return Told()
+
+
+def _line(span: ReadableSpan) -> str:
+    return f"{span.to_json(indent=None)}\n"
+
+
+def _known(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: mask(value)[:LONGEST_TEXT] if isinstance(value, str) else value
+        for key, value in attributes.items()
+        if value is not None
+    }
+
+
+def _nanoseconds(moment: float) -> int:
+    return int(moment * 1e9)

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import builtins
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from ematix_flow.errors import ConfigError
+from ematix_flow.observe.endpoints import endpoint
+from ematix_flow.observe.exposition import families_in
+from ematix_flow.observe.metrics import CountingObserver, open_metrics
+from ematix_flow.observe.observer import Ending
+from ematix_flow.observe.run_follower import OVERLAP, RunFollower
+from ematix_flow.observe.settings import METRICS_VARIABLE, Observability
+from ematix_flow.observe.traces import open_traces
+from ematix_flow.state.records import RunRecord, utc_now
+from ematix_flow.state.runlog import NullRunLog, RunLog, open_run_log
+from tests.services.process import free_port
+from tests.watched_runs import loaded, orders_pipeline
+
+NO_LOG = NullRunLog("nowhere", ConfigError("there is none"))
+
+
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """One run of a pipeline with this sink."""
+    monkeypatch.setenv(METRICS_VARIABLE, url)
+    orders_pipeline(tmp_path).sync()
+
+
+@pytest.fixture
+def log() -> RunLog:
+    return open_run_log("memory://followed", env={})
+
+
+# ------------------------------------------------------------------ URLs
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("prometheus+psh://x", "Did you mean 'prometheus+push'?"),
+        ("stdout", "there is no metrics sink"),
+        ("prometheus://:99999", "cannot be understood"),
+        ("prometheus://203.0.113.1:9464", "metrics cannot be shown at 203.0.113.1:9464"),
+        ("otlp://collector?insecur=1", "Did you mean 'insecure'?"),
+        ("otlp://collector?insecure=perhaps", "insecure= takes 1 or 0"),
+        ("prometheus+push://gateway?jb=x", "Did you mean 'job'?"),
+        ("prometheus+file://", "names no file"),
+        ("prometheus+file:///no/such/folder/flow.prom", "is no folder to write in"),
+    ],
+)
+def test_a_url_that_makes_no_sense_is_told_before_anything_runs(
+    url: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        watched(tmp_path, monkeypatch, url)
+    assert said in refused.value.what
+
+
+@pytest.mark.parametrize("url", ["otel://", "otel://stderr", "otlp://x", "otel+otlp://x", "nothing"])
+def test_a_url_of_traces_that_makes_no_sense_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError):
+        open_traces(url)
+
+
+def test_a_password_in_a_url_is_not_shown() -> None:
+    with pytest.raises(ConfigError) as refused:
+        open_metrics("prometheus+push://me:hunter2@gateway?nothing=1", NO_LOG)
+    assert "hunter2" not in str(refused.value)
+    assert "hunter2" not in repr(endpoint("prometheus+push://me:hunter2@gateway", "metrics", 1))
+
+
+@pytest.mark.parametrize(
+    ("url", "is_plain"),
+    [
+        ("otlp://collector:4318", False),
+        ("otlp://collector:4318?insecure=1", True),
+        ("otlp://localhost", True),
+        ("otlp://127.0.0.1", True),
+        ("otlp://[::1]:4318", True),
+        ("otlp://localhost?insecure=0", False),
+        ("otlp://10.0.0.1", False),
+    ],
+)
+def test_only_this_machine_is_spoken_to_without_tls_unless_one_asks_for_it(url: str, is_plain: bool) -> None:
+    assert endpoint(url, "metrics", 4318).plain is is_plain
+
+
+@pytest.mark.parametrize(
+    "open_sink", [lambda: open_metrics("otlp://localhost", NO_LOG), lambda: open_traces("otel://stdout")]
+)
+def test_without_opentelemetry_the_extra_is_named(open_sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.startswith("opentelemetry"):
+            raise ImportError(f"No module named {name!r}")
+        return real(name, *rest)
+
+    for name in [name for name in sys.modules if name.startswith("opentelemetry")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ConfigError) as refused:
+        open_sink()
+    assert refused.value.next_step == 'pip install "ematix-flow-spark[otel]"'
+
+
+def test_the_runs_of_a_scheduler_count_nothing_themselves() -> None:
+    given = Observability(metrics="prometheus://:9464", traces="otel://stdout").to_env()
+    assert given == {METRICS_VARIABLE: "null://", "EMATIX_FLOW_TRACES": "otel://stdout"}
+
+
+# ------------------------------------------------------------------ where numbers go
+
+
+def test_numbers_are_printed_on_stderr_because_stdout_is_for_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watched(tmp_path, monkeypatch, "stdout://")
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert 'pipeline_runs_total{outcome="success",pipeline="orders"} 1\n' in shown.err
+
+
+def test_an_endpoint_is_there_while_the_process_lives(log: RunLog) -> None:
+    port = free_port()
+    sink = open_metrics(f"prometheus://:{port}/numbers", log)
+    sink.run_finished(_ended(), Ending())
+    with urlopen(f"http://127.0.0.1:{port}/numbers", timeout=10) as answer:
+        assert 'pipeline_runs_total{outcome="success",pipeline="orders"} 1.0' in answer.read().decode()
+    sink.close()
+    with pytest.raises(OSError):
+        urlopen(f"http://127.0.0.1:{port}/numbers", timeout=10)
+
+
+def test_a_run_beside_the_scheduler_that_has_the_port_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: RunLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    scheduler = open_metrics(f"prometheus://:{port}", log)
+    try:
+        watched(tmp_path, monkeypatch, f"prometheus://:{port}")
+    finally:
+        scheduler.close()
+    assert loaded(tmp_path) == 7
+    assert "the numbers of this process are not shown" in caplog.text
+
+
+def test_a_file_adds_up_what_one_process_after_the_other_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "flow.prom"
+    for _ in range(3):
+        watched(tmp_path, monkeypatch, f"prometheus+file://{file}")
+    numbers = _numbers(file)
+    assert numbers['pipeline_runs_total{"outcome": "success", "pipeline": "orders"}'] == 3
+    assert numbers['pipeline_duration_seconds_count{"pipeline": "orders"}'] == 3
+    assert numbers['pipeline_last_run_succeeded{"pipeline": "orders"}'] == 1
+    assert "_created" not in file.read_text()
+    assert {each.name for each in tmp_path.iterdir() if each.name.startswith("flow")} == {
+        "flow.prom",
+        "flow.prom.lock",
+    }
+
+
+def test_many_processes_write_one_file_and_no_count_is_lost(tmp_path: Path, log: RunLog) -> None:
+    file = tmp_path / "flow.prom"
+
+    def count(number: int) -> None:
+        sink = open_metrics(f"prometheus+file://{file}", log)
+        sink.run_finished(_ended(pipeline=f"p{number % 3}"), Ending())
+        sink.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(count, range(24)))
+    numbers = _numbers(file)
+    for pipeline in ("p0", "p1", "p2"):
+        assert numbers[f'pipeline_runs_total{{"outcome": "success", "pipeline": "{pipeline}"}}'] == 8
+
+
+def test_a_file_that_holds_something_else_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "flow.prom"
+    file.write_text("this is {no metric\n")
+    watched(tmp_path, monkeypatch, f"prometheus+file://{file}")
+    assert file.read_text() == "this is {no metric\n"
+    assert "could not be told of a run" in caplog.text
+    assert loaded(tmp_path) == 7
+
+
+# ------------------------------------------------------------------ runs that end elsewhere
+
+
+def test_a_follower_gives_each_run_that_ends_once(log: RunLog) -> None:
+    before, beside, later = _running("before"), _running("beside"), _running("later")
+    log.start(before)
+    log.finish(before.run_id, "succeeded")
+    log.start(beside)
+    follower = RunFollower(log, utc_now)
+    assert list(follower.look()) == []
+    log.start(later)
+    assert list(follower.look()) == []
+    log.finish(later.run_id, "failed")
+    assert [run.pipeline for run in follower.look()] == ["later"]
+    log.finish(beside.run_id, "succeeded")
+    assert [run.pipeline for run in follower.look()] == ["beside"]
+    assert list(follower.look()) == []
+
+
+def test_a_follower_finds_a_run_that_took_hours(log: RunLog) -> None:
+    now = utc_now()
+    follower = RunFollower(log, lambda: now)
+    list(follower.look())
+    long = _running("long")
+    log.start(long)
+    assert list(follower.look()) == []
+    now += 10 * OVERLAP
+    assert list(follower.look()) == []
+    log.finish(long.run_id, "succeeded")
+    assert [run.pipeline for run in follower.look()] == ["long"]
+
+
+def test_a_scheduler_knows_how_pipelines_stood_before_it(log: RunLog) -> None:
+    from ematix_flow.observe.observer import Tick
+
+    for status in ("succeeded", "failed"):
+        run = _running("stood", slot=utc_now())
+        log.start(run)
+        log.finish(run.run_id, status)
+    observer = CountingObserver("test", log)
+    observer.ticked(Tick(0.1, attempts={"stood": 1, "new": 1}))
+    assert observer.metrics.value("pipeline_gave_up", pipeline="stood") == 1
+    assert observer.metrics.value("pipeline_last_success_timestamp_seconds", pipeline="stood") is not None
+    assert observer.metrics.value("pipeline_runs_total", pipeline="stood", outcome="failure") == 0
+    assert observer.metrics.value("pipeline_runs_total", pipeline="new", outcome="failure") == 0
+    observer.ticked(Tick(0.1, leads=False))
+    assert observer.metrics.value("pipeline_gave_up", pipeline="stood") is None  # another tells it now
+
+
+def _running(pipeline: str, **fields: Any) -> RunRecord:
+    from ematix_flow.state.records import new_run_id
+
+    return RunRecord(run_id=new_run_id(), pipeline=pipeline, target="dw:t", mode="append", **fields)
+
+
+def _ended(**fields: Any) -> RunRecord:
+    given = {"run_id": "r", "pipeline": "orders", "target": "dw:t", "mode": "append", **fields}
+    return RunRecord(status="succeeded", finished_at=utc_now(), **given)
+
+
+def _numbers(file: Path) -> dict[str, float]:
+    import json
+
+    return {
+        f"{name}{json.dumps(dict(labels))}": value
+        for family in families_in(file.read_text()).values()
+        for (name, labels), value in family.series.items()
+    }
