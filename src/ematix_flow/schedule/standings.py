@@ -142,7 +142,7 @@ def workflow_standings(
     ]
     if not specs:
         return []
-    workflows = Workflows(specs, lambda names: last_ends(run_log, names))
+    workflows = Workflows(specs, lambda names: last_ends(run_log, names, registry))
     newest = store.newest([slot_name(spec.name) for spec in specs])
     firings, ends = workflows.firings(store), workflows.last_ends(store)
     return [

@@ -62,7 +62,7 @@ class WorkflowWorld(World):
 
     def worker(self, claim: Claim) -> Process:
         yield self.chance.uniform(0.5, LEASE / 2)
-        fails = self.faults and self.chance.random() < 0.2
+        fails = self.faults and self.chance.random() < 0.4
         slot = claim.slot
         if not fails:
             self.commit(slot)
