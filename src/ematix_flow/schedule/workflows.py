@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from ematix_flow.schedule.due import Scheduled, is_missed
 from ematix_flow.schedule.endings import LastEnd
 from ematix_flow.schedule.gates import shown
-from ematix_flow.spec.pipelines import Trigger, WorkflowSpec
 from ematix_flow.spec.schedules import Schedule
+from ematix_flow.spec.workflows import Trigger, WorkflowSpec
 from ematix_flow.state.slots import ENDED, Slot, SlotRecord, SlotStatus, SlotStore
 
 PREFIX = "workflow:"
