@@ -10,7 +10,8 @@ from ematix_flow.api import options
 from ematix_flow.errors import DeclarationError
 from ematix_flow.graph.registry import DeclaredTransform, current_registry
 from ematix_flow.spec.location import SourceLocation, caller_location
-from ematix_flow.spec.pipelines import Catchup, ConnectionRef, TransformSpec, Trigger, WorkflowSpec
+from ematix_flow.spec.pipelines import Catchup, ConnectionRef, TransformSpec
+from ematix_flow.spec.workflows import Trigger, WorkflowSpec
 
 
 def AllOf(*members: Any) -> Trigger:

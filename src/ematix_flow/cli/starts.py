@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ematix_flow.graph.registry import Registry
-    from ematix_flow.spec.pipelines import PipelineSpec, WorkflowSpec
+    from ematix_flow.spec.pipelines import PipelineSpec
+    from ematix_flow.spec.workflows import WorkflowSpec
 
 
 def schedule_of(spec: PipelineSpec | WorkflowSpec) -> str:

@@ -26,8 +26,9 @@ from ematix_flow.graph.order import find_cycle, topological
 if TYPE_CHECKING:
     from ematix_flow.spec.connections import Connection
     from ematix_flow.spec.location import SourceLocation
-    from ematix_flow.spec.pipelines import PipelineSpec, TransformSpec, WorkflowSpec
+    from ematix_flow.spec.pipelines import PipelineSpec, TransformSpec
     from ematix_flow.spec.streams import StreamSpec
+    from ematix_flow.spec.workflows import WorkflowSpec
 
 
 @dataclass(frozen=True)

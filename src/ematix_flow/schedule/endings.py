@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ematix_flow.errors import PipelineLocked
+from ematix_flow.graph.registry import Registry
 from ematix_flow.schedule.gates import shown
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.records import RunRecord, new_run_id, utc_now
@@ -34,8 +35,9 @@ def has_ended(record: RunRecord) -> bool:
     return record.status != "running" and record.error_type != PipelineLocked.__name__
 
 
-def last_ends(run_log: RunLog, pipelines: Sequence[str]) -> Mapping[str, LastEnd]:
-    """Of each pipeline that ever ended."""
+def last_ends(run_log: RunLog, names: Iterable[str], registry: Registry) -> Mapping[str, LastEnd]:
+    """Of each of the names that is a pipeline which ever ended."""
+    pipelines = [name for name in names if name in registry.pipelines]
     found = {name: _last_end(records) for name, records in run_log.newest(pipelines, LOOKED_BACK).items()}
     return {name: end for name, end in found.items() if end is not None}
 

@@ -72,7 +72,7 @@ class Runner:
         """Those that have a job here."""
         specs = self.registry.workflows.values()
         watched = [spec for spec in specs if self.only is None or self.only & set(spec.jobs)]
-        return Workflows(watched, lambda names: last_ends(self.run_log, names))
+        return Workflows(watched, lambda names: last_ends(self.run_log, names, self.registry))
 
     def agenda(self, interval: dt.timedelta) -> Agenda:
         """What fires by itself, and of what a workflow here runs all, so that no fire of a job is lost."""

@@ -11,8 +11,9 @@ from ematix_flow.graph.registry import Registry
 from ematix_flow.schedule.due import is_missed
 from ematix_flow.schedule.endings import LOOKED_BACK, ended_well, has_ended, last_ends
 from ematix_flow.schedule.workflows import Workflows, slot_name
-from ematix_flow.spec.pipelines import PipelineSpec, WorkflowSpec
+from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.schedules import Schedule
+from ematix_flow.spec.workflows import WorkflowSpec
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import RunLog
 from ematix_flow.state.slots import ENDED, SlotRecord, SlotStore
@@ -142,7 +143,7 @@ def workflow_standings(
     ]
     if not specs:
         return []
-    workflows = Workflows(specs, lambda names: last_ends(run_log, names))
+    workflows = Workflows(specs, lambda names: last_ends(run_log, names, registry))
     newest = store.newest([slot_name(spec.name) for spec in specs])
     firings, ends = workflows.firings(store), workflows.last_ends(store)
     return [

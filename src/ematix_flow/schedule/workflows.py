@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ematix_flow.schedule.due import Scheduled, is_missed
 from ematix_flow.schedule.endings import LastEnd
 from ematix_flow.schedule.gates import shown
-from ematix_flow.spec.pipelines import Trigger, WorkflowSpec
 from ematix_flow.spec.schedules import Schedule
+from ematix_flow.spec.workflows import Trigger, WorkflowSpec
 from ematix_flow.state.slots import ENDED, Slot, SlotRecord, SlotStatus, SlotStore
 
 PREFIX = "workflow:"
@@ -29,6 +30,8 @@ _FIRST = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _REMEMBERED = 20  # ends of each upstream that a firing remembers as used
 _ENDING_SECONDS = 60.0
 _LOOKED_BACK = 50
+
+_log = logging.getLogger(__name__)
 
 LastEnds = Callable[[Sequence[str]], Mapping[str, LastEnd]]
 
@@ -105,10 +108,11 @@ class Workflows:
         triggers = [spec.triggered_by for spec in self.specs.values() if spec.triggered_by is not None]
         names = {name for trigger in triggers for name in trigger.names()}
         ends = dict(self._runs(sorted(names)))
-        for name in names:
-            end = _last_end_of_workflow(store, name) if name not in ends else None
+        others = {slot_name(name): name for name in names if name not in ends}
+        for key, newest in store.newest(list(others)).items() if others else ():
+            end = _last_end(store, newest)
             if end is not None:
-                ends[name] = end
+                ends[others[key]] = end
         return ends
 
     def waits_for(self, name: str, firing: Firing, ends: Mapping[str, LastEnd]) -> list[str]:
@@ -148,7 +152,9 @@ class Workflows:
             following = Firing(firing.number + 1, at, {**firing.used, **newest})
             row = Slot(slot_name(name) + _FIRINGS, _FIRST + dt.timedelta(seconds=following.number))
             if store.open([row], "succeeded", following.to_text()) == 1:
-                store.open([Slot(slot_name(name), at)], reason=f"after {', '.join(sorted(new))}")
+                told = f"after {', '.join(sorted(new))}"
+                store.open([Slot(slot_name(name), at)], reason=told)
+                _log.info("workflow %s fires %s", name, told)
 
     def _unended(self, store: SlotStore) -> Iterator[tuple[WorkflowSpec, SlotRecord]]:
         by_slot = {slot_name(name): spec for name, spec in self.specs.items()}
@@ -189,9 +195,9 @@ def _outcome(jobs: Sequence[SlotRecord]) -> tuple[SlotStatus, str | None]:
     return "gave_up", f"{len(bad)} of {len(jobs)} jobs did not succeed; {reason}"
 
 
-def _last_end_of_workflow(store: SlotStore, name: str) -> LastEnd | None:
-    key = slot_name(name)
-    record = store.newest([key]).get(key)
+def _last_end(store: SlotStore, newest: SlotRecord) -> LastEnd | None:
+    """Of a workflow: its newest slot that has ended."""
+    record: SlotRecord | None = newest
     for _ in range(_LOOKED_BACK):
         if record is None:
             return None
@@ -200,5 +206,5 @@ def _last_end_of_workflow(store: SlotStore, name: str) -> LastEnd | None:
             told = f"{record.status.replace('_', ' ')} at {shown(record.slot.at)}"
             event = f"slot:{record.slot.at.isoformat()}/{record.fence}"
             return LastEnd(event, well, told)
-        record = store.latest(key, record.slot.at - dt.timedelta(microseconds=1))
+        record = store.latest(newest.slot.pipeline, record.slot.at - dt.timedelta(microseconds=1))
     return None

@@ -11,8 +11,8 @@ from ematix_flow.schedule.due import MISSED, Agenda, Scheduled
 from ematix_flow.schedule.endings import LastEnd
 from ematix_flow.schedule.slots import look
 from ematix_flow.schedule.workflows import Workflows, is_satisfied, slot_name
-from ematix_flow.spec.pipelines import Trigger, WorkflowSpec
 from ematix_flow.spec.schedules import Schedule
+from ematix_flow.spec.workflows import Trigger, WorkflowSpec
 from ematix_flow.state.slots import Slot, SlotStatus
 from ematix_flow.state.slots_memory import MemorySlots
 

@@ -13,8 +13,8 @@ from ematix_flow.schedule.due import Agenda, Scheduled
 from ematix_flow.schedule.endings import LastEnd
 from ematix_flow.schedule.slots import Ended, conclude, look, take
 from ematix_flow.schedule.workflows import Workflows, slot_name
-from ematix_flow.spec.pipelines import Trigger, WorkflowSpec
 from ematix_flow.spec.schedules import Schedule
+from ematix_flow.spec.workflows import Trigger, WorkflowSpec
 from ematix_flow.state.slots import ENDED, Claim, Slot, SlotRecord
 from ematix_flow.state.slots_memory import MemorySlots
 from tests.unit.schedule.simulated_control import EPOCH, INTERVAL, LEADER, LEASE, POLICY, Process, World
@@ -62,7 +62,7 @@ class WorkflowWorld(World):
 
     def worker(self, claim: Claim) -> Process:
         yield self.chance.uniform(0.5, LEASE / 2)
-        fails = self.faults and self.chance.random() < 0.2
+        fails = self.faults and self.chance.random() < 0.4
         slot = claim.slot
         if not fails:
             self.commit(slot)

@@ -16,8 +16,9 @@ from ematix_flow.cli.terminal import say
 
 if TYPE_CHECKING:
     from ematix_flow.graph.registry import Registry
-    from ematix_flow.spec.pipelines import PipelineSpec, WorkflowSpec
+    from ematix_flow.spec.pipelines import PipelineSpec
     from ematix_flow.spec.streams import StreamSpec
+    from ematix_flow.spec.workflows import WorkflowSpec
 
 app = new_app()
 
