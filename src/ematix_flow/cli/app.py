@@ -12,6 +12,7 @@ import typer
 
 from ematix_flow._version import __version__
 from ematix_flow.cli.group import LazyGroup
+from ematix_flow.cli.log_lines import LogFormat, json_stderr
 from ematix_flow.cli.options import without_aliases
 from ematix_flow.cli.terminal import say
 from ematix_flow.spec.location import SourceLocation
@@ -35,7 +36,9 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
-    debug: Annotated[bool, typer.Option("--debug")] = False,  # taken by `main`; here for the completion
+    # taken by `main`; here for the completion
+    debug: Annotated[bool, typer.Option("--debug")] = False,
+    log_format: Annotated[LogFormat | None, typer.Option("--log-format")] = None,
 ) -> None:
     pass
 
@@ -58,7 +61,12 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    say(f"warning: {mask(str(message))}\n  where: {SourceLocation(filename, lineno)}", "yellow")
+    where = SourceLocation(filename, lineno)
+    lines = json_stderr()
+    if lines is not None:
+        lines.lines.line(logging.WARNING, "warning", str(message), where=str(where))
+    else:
+        say(f"warning: {mask(str(message))}\n  where: {where}", "yellow")
 
 
 class _Warnings(logging.Handler):
@@ -71,7 +79,8 @@ class _Warnings(logging.Handler):
 @contextmanager
 def _warnings_said() -> Iterator[None]:
     handler, logger = _Warnings(logging.WARNING), logging.getLogger("ematix_flow")
-    logger.addHandler(handler)
+    if json_stderr() is None:  # whose lines hold what is logged already
+        logger.addHandler(handler)
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:

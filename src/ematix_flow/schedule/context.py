@@ -12,6 +12,7 @@ from ematix_flow.backends.run_logs import open_run_log
 from ematix_flow.config.settings import project_settings
 from ematix_flow.engine.settings import EngineSettings
 from ematix_flow.observe.listener import Listener
+from ematix_flow.observe.run_lines import RunLines
 from ematix_flow.plan.world import StartSpark
 from ematix_flow.schedule.run import RunContext
 from ematix_flow.state.runlog import project_run_log
@@ -49,4 +50,4 @@ def run_context(
 ) -> Iterator[RunContext]:
     """``run_log`` and ``engine`` win over the environment, and that over the project's file."""
     with open_run_log(run_log or project_run_log(os.environ), env=os.environ) as log:
-        yield RunContext(log, spark_starter(engine), listener or Listener(), trigger, slot)
+        yield RunContext(log, spark_starter(engine), listener or RunLines(), trigger, slot)

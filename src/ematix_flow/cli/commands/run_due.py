@@ -60,7 +60,7 @@ def run_due(
         interruptible(),
         slot_runner(registry, run_log, engine, view, lease_seconds, "schedule") as runner,
     ):
-        outcomes = runner.run_due(dt.timedelta(seconds=interval))
+        outcomes = runner.run_due(dt.timedelta(seconds=interval), after=view.slot_finished)
     _show(outcomes, output)
     return 1 if any(outcome.error is not None for outcome in outcomes) else 0
 
