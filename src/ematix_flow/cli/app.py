@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -69,16 +70,22 @@ def _show_warning(
         say(f"warning: {mask(str(message))}\n  where: {where}", "yellow")
 
 
-class _Warnings(logging.Handler):
-    """What the package logs as a warning, on stderr in the form of the others."""
+class _Talk(logging.Handler):
+    """What the package logs, on stderr in the form of the rest; below a warning with its moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        say(f"warning: {mask(record.getMessage())}", "yellow")
+        message = mask(record.getMessage())
+        if record.levelno >= logging.ERROR:
+            say(f"error: {message}", "bold red")
+        elif record.levelno >= logging.WARNING:
+            say(f"warning: {message}", "yellow")
+        else:
+            say(f"{dt.datetime.now(dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ} {message}")
 
 
 @contextmanager
 def _warnings_said() -> Iterator[None]:
-    handler, logger = _Warnings(logging.WARNING), logging.getLogger("ematix_flow")
+    handler, logger = _Talk(), logging.getLogger("ematix_flow")
     if json_stderr() is None:  # whose lines hold what is logged already
         logger.addHandler(handler)
     with warnings.catch_warnings():

@@ -151,6 +151,18 @@ def logged_as(log_format: LogFormat) -> Iterator[None]:
             os.environ[VARIABLE] = variable
 
 
+@contextmanager
+def all_said(logger: str) -> Iterator[None]:
+    """Within the block what this logger has to say is talk, and not only its warnings."""
+    found = logging.getLogger(logger)
+    level = found.level
+    found.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        found.setLevel(level)
+
+
 def _event(level: int, otherwise: str = "log") -> str:
     if level >= logging.ERROR:
         return "error"

@@ -15,9 +15,13 @@ class Pace:
 
     def __init__(self, now: float) -> None:
         self._marks = deque([(now, Progress(0))])
+        self._flows = False
 
     def take(self, now: float, reached: Progress) -> None:
         self._marks.append((now, reached))
+        if self._flows and len(self._marks) > 2 and not self._marks[0][1].rows:
+            self._marks.popleft()  # the wait for the first rows says nothing of how fast they come
+        self._flows = reached.rows > 0
         while len(self._marks) > 2 and now - self._marks[1][0] >= _WINDOW_SECONDS:
             self._marks.popleft()
 

@@ -181,8 +181,8 @@ class LiveView(RunView):
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24 if wide else 8),
-            TextColumn("{task.fields[detail]}", markup=False),
             TimeElapsedColumn(),
+            TextColumn("{task.fields[detail]}", markup=False),
             console=Console(file=self.stream, highlight=False, soft_wrap=True),
             transient=True,
         )

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ematix_flow.cli.group import new_app
+from ematix_flow.cli.log_lines import all_said
 from ematix_flow.cli.options import EngineOption, ModuleOption, RunLogOption
 from ematix_flow.cli.project import chosen_module, load_project
 from ematix_flow.cli.slots import slot_runner, slots_url
@@ -55,6 +56,7 @@ def scheduler(
     registry = load_project(module)
     with (
         stop_requests(say) as asked,
+        all_said("ematix_flow.schedule"),
         slot_runner(registry, run_log, engine, None, lease_seconds, "schedule") as runner,
     ):
         daemon = Scheduler(
