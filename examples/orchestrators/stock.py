@@ -1,4 +1,4 @@
-"""A load that orchestrators call: what is in stock, counted inside one SQLite database, a new count each run."""
+"""A load for orchestrators: what is in stock, counted inside one SQLite database, a new count each run."""
 
 from ematix_flow import BigInt, Text, ematix
 
