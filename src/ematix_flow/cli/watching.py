@@ -62,6 +62,11 @@ class RunView(Listener):
         self._width = max((len(name) for name in names), default=0)
         self._show_plans = show_plans
 
+    @property
+    def several(self) -> bool:
+        """Whether it must be said whose a line is."""
+        return len(self._names) > 1
+
     def started(self, name: str) -> None:
         """A pipeline is next. Passed to `run_dag` as ``before``."""
 
@@ -146,7 +151,7 @@ class WatchedRun(Listener):
             self._view.run_reached(self)
 
     def note(self, text: str) -> None:
-        self._view.note(text)
+        self._view.note(f"{self.attempt.pipeline}: {text}" if self._view.several else text)
 
     def run_finished(self, result: RunResult | None, error: BaseException | None) -> None:
         self._view.run_ended(self)
@@ -187,7 +192,7 @@ class LiveView(RunView):
             transient=True,
         )
         self._overall: TaskID = self._bars.add_task(
-            "pipelines", total=len(names), detail=f"0 of {len(names)}", visible=len(names) > 1
+            "pipelines", total=len(names), detail=f"0 of {len(names)}", visible=False
         )
         self._bar_of: dict[str, TaskID] = {}
 
@@ -200,6 +205,9 @@ class LiveView(RunView):
         from rich.text import Text
 
         self._bars.console.print(Text.from_ansi(text))
+
+    def started(self, name: str) -> None:
+        self._bars.update(self._overall, visible=self.several)
 
     def finished(self, outcome: Outcome) -> None:
         super().finished(outcome)

@@ -84,6 +84,7 @@ from ematix_flow.cli.watching import choose_view
 from ematix_flow.observe.listener import Attempt, Progress
 view = choose_view(["orders", "customers"])
 with view.shown():
+    view.started("orders")
     orders, customers = (view.run_started(Attempt(name, name)) for name in ("orders", "customers"))
     orders.stage_started("db:orders", "copy")
     customers.stage_started("db:customers", "transform")
@@ -135,7 +136,7 @@ def test_a_terminal_shows_bars_with_rows_rate_bytes_and_time_left() -> None:
     seen = plain(shown)
     assert re.search(r"orders +━+.* 0:00:0\d 50,000 rows, [\d,]+/s, 0:0\d left, 5\.0 MB, [\d.]+ MB/s", seen)
     assert re.search(r"customers +━+.* 0:00:0\d computing", seen)
-    assert "note: something worth saying" in seen
+    assert "note: orders: something worth saying" in seen
     assert re.search(r"pipelines +━+.* 0 of 2", seen)
     assert out == "the data\n"
 
