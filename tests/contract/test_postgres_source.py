@@ -390,3 +390,30 @@ def test_a_connection_that_breaks_while_reading_is_a_source_failure(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'active'"
                 " AND application_name = 'ematix-flow reading'",
             )
+
+
+def test_the_rows_of_a_whole_table_are_known_ahead_once_it_is_analysed(pg_database: str) -> None:
+    source = backend_of(pg_database).source()
+    sql(pg_database, "CREATE TABLE many AS SELECT g AS id FROM generate_series(1, 5000) AS g")
+    assert source.expected_rows(Query("SELECT id FROM many")) is None
+    sql(pg_database, "ANALYZE many")
+    assert source.expected_rows(Query("SELECT id FROM many")) == 5000
+    low = SourceRange("id", Watermark("id", DataType("big_int"), 10), None)
+    assert source.expected_rows(Query("SELECT id FROM many", low)) is None
+
+
+def test_a_number_of_rows_that_is_a_guess_is_not_told(pg_database: str) -> None:
+    sql(pg_database, "CREATE TABLE many AS SELECT g AS id FROM generate_series(1, 50) AS g")
+    sql(pg_database, "CREATE VIEW few AS SELECT id FROM many WHERE id < 10")
+    sql(pg_database, "ANALYZE many")
+    source = backend_of(pg_database).source()
+    guessed = (
+        "SELECT id FROM many WHERE id < 10",
+        "SELECT count(*) FROM many",
+        "SELECT DISTINCT id FROM many",
+        "SELECT id FROM many LIMIT 1",
+        "SELECT generate_series(1, id) FROM many",
+        "SELECT a.id FROM many AS a JOIN many AS b ON a.id = b.id",
+        "SELECT id FROM few",
+    )
+    assert {text: source.expected_rows(Query(text)) for text in guessed} == dict.fromkeys(guessed)

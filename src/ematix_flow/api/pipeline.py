@@ -74,6 +74,7 @@ class Pipeline:
     ) -> RunResult:
         """Run it now and wait. What is given replaces what was declared, for this run alone.
 
+        ``slot`` is the moment that the run stands for: another run for the same one loads nothing.
         Raises a FlowError when the run fails; the target is then as it was.
         """
         from ematix_flow.graph.registry import use_registry
@@ -88,6 +89,11 @@ class Pipeline:
             "max_shrink": max_shrink,
             "allow_empty": allow_empty,
         }
+        if slot is not None and slot.tzinfo is None:
+            raise DeclarationError(
+                f"slot= has no time zone, so nobody can say which moment it means: {slot.isoformat()}",
+                next_step="slot=moment.replace(tzinfo=datetime.timezone.utc), if it is in UTC",
+            )
         self._registry.check_pipeline(self.spec)
         declared = self._with(target_options, force_path=force_path, on_drift=on_drift)
         with (

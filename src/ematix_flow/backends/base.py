@@ -90,6 +90,10 @@ class BatchSource(ABC):
         """
         return None
 
+    def expected_rows(self, query: Query) -> int | None:
+        """About how many rows it will yield, when the source can tell that at once and well; else None."""
+        return None
+
     @abstractmethod
     def split(
         self, query: Query, wanted: Mapping[str, DataType], parallelism: int

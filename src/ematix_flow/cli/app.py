@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ import typer
 
 from ematix_flow._version import __version__
 from ematix_flow.cli.group import LazyGroup
+from ematix_flow.cli.log_lines import LogFormat, json_stderr
 from ematix_flow.cli.options import without_aliases
 from ematix_flow.cli.terminal import say
 from ematix_flow.spec.location import SourceLocation
@@ -35,7 +37,9 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
-    debug: Annotated[bool, typer.Option("--debug")] = False,  # taken by `main`; here for the completion
+    # taken by `main`; here for the completion
+    debug: Annotated[bool, typer.Option("--debug")] = False,
+    log_format: Annotated[LogFormat | None, typer.Option("--log-format")] = None,
 ) -> None:
     pass
 
@@ -58,20 +62,32 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    say(f"warning: {mask(str(message))}\n  where: {SourceLocation(filename, lineno)}", "yellow")
+    where = SourceLocation(filename, lineno)
+    lines = json_stderr()
+    if lines is not None:
+        lines.lines.line(logging.WARNING, "warning", str(message), where=str(where))
+    else:
+        say(f"warning: {mask(str(message))}\n  where: {where}", "yellow")
 
 
-class _Warnings(logging.Handler):
-    """What the package logs as a warning, on stderr in the form of the others."""
+class _Talk(logging.Handler):
+    """What the package logs, on stderr in the form of the rest; below a warning with its moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        say(f"warning: {mask(record.getMessage())}", "yellow")
+        message = mask(record.getMessage())
+        if record.levelno >= logging.ERROR:
+            say(f"error: {message}", "bold red")
+        elif record.levelno >= logging.WARNING:
+            say(f"warning: {message}", "yellow")
+        else:
+            say(f"{dt.datetime.now(dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ} {message}")
 
 
 @contextmanager
 def _warnings_said() -> Iterator[None]:
-    handler, logger = _Warnings(logging.WARNING), logging.getLogger("ematix_flow")
-    logger.addHandler(handler)
+    handler, logger = _Talk(), logging.getLogger("ematix_flow")
+    if json_stderr() is None:  # whose lines hold what is logged already
+        logger.addHandler(handler)
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:

@@ -13,6 +13,7 @@ from typing import TextIO
 
 import typer
 
+from ematix_flow.cli.log_lines import json_stderr
 from ematix_flow.cli.options import without_aliases
 from ematix_flow.cli.output import write_json
 from ematix_flow.cli.terminal import say, styled, width_of, write
@@ -22,23 +23,33 @@ from ematix_flow.spec.redaction import mask
 
 def report(error: BaseException, *, arguments: Sequence[str], debug: bool) -> int:
     """Show the error where it is looked for, and return the exit code."""
+    trace = None
     if debug and not isinstance(error, (typer.TyperException, UsageError)):
-        say(mask("".join(traceback.format_exception(error))), "dim")
+        trace = mask("".join(traceback.format_exception(error)))
     if isinstance(error, KeyboardInterrupt):
         error = Interrupted("interrupted", state="what had not committed was undone")
     if isinstance(error, typer.Abort):
         error = Interrupted("stopped")
     known = error if isinstance(error, FlowError) else _as_flow_error(error)
+    lines = json_stderr()
+    if lines is not None:
+        lines.error(known, trace=trace)
+    elif trace:
+        say(trace, "dim")
     if _wants_json(arguments):
         write_json({"error": known.to_json()})
-    else:
+    elif lines is None:
         show(known)
     return known.exit_code
 
 
 def show(error: FlowError, pipeline: str | None = None) -> None:
     """On stderr; with several pipelines it says whose error it is."""
-    write(error_lines(error, sys.stderr, pipeline), sys.stderr)
+    lines = json_stderr()
+    if lines is not None:
+        lines.error(error, pipeline)
+    else:
+        write(error_lines(error, sys.stderr, pipeline), sys.stderr)
 
 
 def error_lines(error: FlowError, stream: TextIO, pipeline: str | None = None) -> str:

@@ -46,6 +46,7 @@ COMMANDS = {
 }
 _OPTIONS = {
     "--version": "Show the version.",
+    "--log-format FORMAT": "Talk as text, or as json: one object a line, on stderr.",
     "--debug": "Show the traceback of an error. Also EMATIX_FLOW_DEBUG=1.",
     "--install-completion": "Let your shell complete commands and pipeline names.",
     "--show-completion": "Print the completion script instead.",
@@ -77,11 +78,22 @@ def help_text() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Never raises for what a user can meet."""
     debug, given = _take_debug(list(sys.argv[1:] if arguments is None else arguments))
+    log_format, given = _take_log_format(given)
     if "_FLOW_COMPLETE" not in os.environ and given in ([], ["--help"], ["-h"], ["--version"]):
         from ematix_flow.cli.terminal import write
 
         write(f"flow {__version__}" if given == ["--version"] else help_text(), sys.stdout)
         return 0
+    try:
+        from ematix_flow.cli.log_lines import chosen_format, logged_as
+
+        with logged_as(chosen_format(log_format)):
+            return _run(given, debug)
+    except BaseException as error:
+        return _report(error, given, debug)
+
+
+def _run(given: Sequence[str], debug: bool) -> int:
     try:
         from ematix_flow.cli.app import run_command
 
@@ -89,9 +101,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(bool(end.code))
     except BaseException as error:
-        from ematix_flow.cli.failures import report
+        return _report(error, given, debug)
 
-        return report(error, arguments=given, debug=debug)
+
+def _report(error: BaseException, given: Sequence[str], debug: bool) -> int:
+    from ematix_flow.cli.failures import report
+
+    return report(error, arguments=given, debug=debug)
 
 
 def _take_debug(arguments: list[str]) -> tuple[bool, list[str]]:
@@ -100,3 +116,16 @@ def _take_debug(arguments: list[str]) -> tuple[bool, list[str]]:
     rest = [a for a in arguments[:end] if a != "--debug"] + arguments[end:]
     asked = "--debug" in arguments[:end] or os.environ.get("EMATIX_FLOW_DEBUG", "") not in ("", "0")
     return asked, rest
+
+
+def _take_log_format(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """``--log-format json`` is understood anywhere too; the last one counts, as with other options."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    found, rest, given = None, [], iter(arguments[:end])
+    for argument in given:
+        name, equals, value = argument.partition("=")
+        if name != "--log-format":
+            rest.append(argument)
+        else:
+            found = value if equals else next(given, "")
+    return found, [*rest, *arguments[end:]]

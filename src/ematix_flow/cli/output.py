@@ -70,7 +70,7 @@ def table_width(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> 
 
 def write_json(value: Any) -> None:
     """One JSON document on stdout, with every text in it masked."""
-    write(json.dumps(_masked(value), indent=2, ensure_ascii=False, default=str), sys.stdout)
+    write(json.dumps(masked(value), indent=2, ensure_ascii=False, default=str), sys.stdout)
 
 
 def write_text(text: str) -> None:
@@ -81,7 +81,7 @@ def count(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
 
 
-def size(number: int) -> str:
+def size(number: float) -> str:
     """Bytes, as a person reads them."""
     return f"{number / 1e6:,.1f} MB" if number >= 100_000 else f"{number / 1e3:,.1f} kB"
 
@@ -134,11 +134,12 @@ def _text(value: object) -> str:
     return "" if value is None else mask(str(value)).replace("\n", " ").replace("\r", " ")
 
 
-def _masked(value: Any) -> Any:
+def masked(value: Any) -> Any:
+    """The value with every text in it masked."""
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, Mapping):
-        return {str(k): _masked(v) for k, v in value.items()}
+        return {str(k): masked(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_masked(item) for item in value]
+        return [masked(item) for item in value]
     return value

@@ -48,9 +48,7 @@ def slot_runner(
             registry,
             store,
             context.run_log,
-            lambda slot: replace(
-                context, slot=slot.at, listener=context.listener.for_pipeline(slot.pipeline)
-            ),
+            lambda slot: replace(context, slot=slot.at),
             lease_seconds,
             new_holder(),
             observers=context.observers,

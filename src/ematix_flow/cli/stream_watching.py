@@ -1,19 +1,22 @@
-"""What a person sees while streams run: a live line for each in a terminal, plain lines elsewhere."""
+"""What a person sees while streams run: a live line each in a terminal, lines elsewhere, JSON if asked."""
 
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ematix_flow.cli.failures import error_lines
+from ematix_flow.cli.log_lines import json_stderr
 from ematix_flow.cli.terminal import is_terminal, write
 from ematix_flow.errors import FlowError
+from ematix_flow.observe.run_lines import error_fields, log_event
 from ematix_flow.observe.stream_watch import StreamWatch
 from ematix_flow.spec.redaction import mask
 
@@ -62,15 +65,8 @@ class StreamState:
         self.lag, self.lag_unit = in_all(lag.values()) if lag else None, lag_unit
         self.changed = True
 
-    def fields(self) -> str:
-        """``batch=12 rows_read=…``: for a person and for grep."""
-        parts = {
-            "batch": "-" if self.last_batch is None else str(self.last_batch),
-            "rows_read": str(self.rows_read),
-            "rows_written": str(self.rows_written),
-            "rows_per_second": f"{self.rate:.0f}",
-            "batch_seconds": f"{self.seconds:.2f}",
-        }
+    def numbers(self) -> dict[str, int | float]:
+        """What is known, by name; what there is nothing of is left out."""
         optional = {
             "lag_ms" if self.lag_unit == "milliseconds" else "lag": self.lag,
             "dead_letters": self.dead_letters or None,
@@ -78,7 +74,18 @@ class StreamState:
             "empty": self.empty or None,
             "restarts": self.restarts or None,
         }
-        parts.update((key, str(value)) for key, value in optional.items() if value is not None)
+        return {
+            **({} if self.last_batch is None else {"batch": self.last_batch}),
+            "rows_read": self.rows_read,
+            "rows_written": self.rows_written,
+            "rows_per_second": round(self.rate),
+            "batch_seconds": round(self.seconds, 2),
+            **{key: value for key, value in optional.items() if value is not None},
+        }
+
+    def fields(self) -> str:
+        """``batch=12 rows_read=…``: for a person and for grep."""
+        parts = {"batch": "-", **self.numbers(), "batch_seconds": f"{self.seconds:.2f}"}
         return " ".join(f"{key}={value}" for key, value in parts.items())
 
     def sentence(self) -> str:
@@ -197,6 +204,44 @@ class LineStreamView(StreamView):
         self.talk(f"{moment} {name}: {mask(text)}")
 
 
+class JsonStreamView(LineStreamView):
+    """For a collector of logs: the same lines as JSON objects; ``quiet`` leaves only what failed for good."""
+
+    def __init__(self, names: Sequence[str], *, quiet: bool = False) -> None:
+        super().__init__(names)
+        self._quiet = quiet
+
+    def started(self, name: str, plan_text: str) -> None:
+        self.states[name].told_at = time.monotonic()
+        self._line(logging.INFO, "stream_started", name, "started")
+
+    def restarting(self, name: str, error: BaseException, delay: float) -> None:
+        self.states[name].restarts += 1
+        what = error.what if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
+        message = f"failed, starts again in {delay:.1f} s: {what}"
+        self._line(logging.WARNING, "stream_restarting", name, message, error=error_fields(error))
+
+    def failed(self, name: str, error: FlowError) -> None:
+        self._line(logging.ERROR, "stream_failed", name, error.what, error=error_fields(error))
+
+    def stopped(self, name: str) -> None:
+        state = self.states[name]
+        state.changed = False
+        self._line(logging.INFO, "stream_stopped", name, f"stopped: {state.sentence()}", **state.numbers())
+
+    def say(self, name: str, text: str) -> None:
+        state = self.states[name]
+        self._line(logging.INFO, "progress", name, state.sentence(), **state.numbers())
+
+    def note(self, text: str) -> None:
+        if not self._quiet:
+            log_event(logging.INFO, "note", text)
+
+    def _line(self, level: int, event: str, name: str, message: str, **fields: Any) -> None:
+        if level >= logging.ERROR or not self._quiet:
+            log_event(level, event, f"{name}: {message}", pipeline=name, **fields)
+
+
 class LiveStreamView(StreamView):
     """For a terminal: one line for each stream, which changes in place."""
 
@@ -260,6 +305,8 @@ def choose_stream_view(
 ) -> StreamView:
     """The view that fits the stream, which is stderr unless told."""
     stream = sys.stderr if stream is None else stream
+    if stream is json_stderr():
+        return JsonStreamView(names, quiet=quiet)
     if quiet:
         return QuietStreamView(names, stream)
     return LiveStreamView(names, stream) if is_terminal(stream) else LineStreamView(names, stream)

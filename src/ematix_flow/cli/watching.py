@@ -1,7 +1,8 @@
-"""What a person sees while pipelines run: a live line in a terminal, plain lines elsewhere."""
+"""What a person sees while pipelines run: a live line in a terminal, plain lines elsewhere, JSON if asked."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -9,17 +10,24 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from ematix_flow.cli.failures import error_lines
-from ematix_flow.cli.terminal import is_terminal, styled, write
-from ematix_flow.observe.listener import Listener
+from ematix_flow.cli.log_lines import json_stderr
+from ematix_flow.cli.moments import local
+from ematix_flow.cli.pace import Pace
+from ematix_flow.cli.terminal import is_terminal, styled, width_of, write
+from ematix_flow.observe.listener import Attempt, Listener, Progress
+from ematix_flow.observe.run_lines import RunLines, log_event
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
 
     from ematix_flow.engine.results import RunResult
     from ematix_flow.plan.definition import Plan
     from ematix_flow.schedule.dag import Outcome
+    from ematix_flow.schedule.run_due import SlotOutcome
 
 _SECONDS_BETWEEN_LINES = 5.0
+_WIDE = 110  # columns of a terminal that has room for a long bar
 _STAGES = {
     "start Spark": "starting Spark",
     "prepare": "preparing the table",
@@ -33,11 +41,17 @@ MARKS = {
     "skipped": ("–", "yellow"),
     "failed": ("✗", "bold red"),
     "not_run": ("–", "yellow"),
+    "waiting": ("…", "yellow"),
+    "gave_up": ("✗", "bold red"),
+    "lost": ("–", "yellow"),
 }
 
 
 class RunView(Listener):
-    """The base of both views: one line when a pipeline ends, its error below, its plan above if asked."""
+    """The base of the views: one line when a pipeline ends, its error below, its plan above if asked.
+
+    Several runs may be at work at once: each has a `WatchedRun`, which tells the view.
+    """
 
     def __init__(
         self, names: Sequence[str], *, show_plans: bool = False, stream: TextIO | None = None
@@ -47,11 +61,14 @@ class RunView(Listener):
         self._names = list(names)
         self._width = max((len(name) for name in names), default=0)
         self._show_plans = show_plans
-        self._current = ""
+
+    @property
+    def several(self) -> bool:
+        """Whether it must be said whose a line is."""
+        return len(self._names) > 1
 
     def started(self, name: str) -> None:
         """A pipeline is next. Passed to `run_dag` as ``before``."""
-        self._current = name
 
     def finished(self, outcome: Outcome) -> None:
         """A pipeline ended. Passed to `run_dag` as ``after``."""
@@ -60,6 +77,19 @@ class RunView(Listener):
         self.talk(f"{styled(mark, style, self.stream)} {outcome.pipeline:<{self._width}}  {summary(outcome)}")
         if outcome.error is not None:
             self.talk(error_lines(outcome.error, self.stream))
+
+    def slot_finished(self, outcome: SlotOutcome) -> None:
+        """A slot ended, or waits. Passed to `Runner.run_due` as ``after``."""
+        mark, style = MARKS["failed" if outcome.error is not None else outcome.status]
+        told = _told(outcome.result) if outcome.status == "succeeded" and outcome.result else None
+        told = told or ": ".join(filter(None, (outcome.status.replace("_", " "), outcome.reason)))
+        name = f"{outcome.slot.pipeline:<{self._width}}"
+        self.talk(f"{styled(mark, style, self.stream)} {name}  {local(outcome.slot.at)}  {told}")
+        if outcome.error is not None:
+            self.talk(error_lines(outcome.error, self.stream))
+
+    def run_started(self, attempt: Attempt) -> Listener:
+        return WatchedRun(self, attempt)
 
     def planned(self, plan: Plan) -> None:
         if self._show_plans:
@@ -71,109 +101,139 @@ class RunView(Listener):
     def talk(self, text: str) -> None:
         write(text, self.stream)
 
+    # ------------------------------------------------------------------ what the runs tell
+
+    def run_began(self, run: WatchedRun) -> None:
+        """A run is at work from now on."""
+
+    def stage_began(self, run: WatchedRun, stage: str) -> None:
+        """A run is at another stage."""
+
+    def run_reached(self, run: WatchedRun) -> None:
+        """A run's pace has changed."""
+
+    def run_ended(self, run: WatchedRun) -> None:
+        """A run is not at work any more."""
+
     @contextmanager
     def shown(self) -> Iterator[None]:
         """The view is on the screen within the block."""
         yield
 
-    def for_pipeline(self, name: str) -> Listener:
-        """Where several run side by side, a note says whose it is, and no line moves."""
-        return _OneOfSeveral(self, name)
 
+class WatchedRun(Listener):
+    """One run, as its view knows it."""
 
-class _OneOfSeveral(Listener):
-    def __init__(self, view: RunView, name: str) -> None:
-        self._view, self._name = view, name
+    def __init__(self, view: RunView, attempt: Attempt) -> None:
+        self.attempt = attempt
+        self.pace = Pace(time.monotonic())
+        self.said_at = time.monotonic()
+        self._view = view
+        self._reached: dict[str, Progress] = {}
+        view.run_began(self)
+
+    def run_started(self, attempt: Attempt) -> Listener:
+        return self._view.run_started(attempt)
 
     def planned(self, plan: Plan) -> None:
         self._view.planned(plan)
 
+    def stage_started(self, target: str, stage: str) -> None:
+        self.pace = Pace(time.monotonic())
+        self._reached.clear()
+        self._view.stage_began(self, stage)
+
+    def progress(self, target: str, progress: Progress) -> None:
+        self._reached[target] = progress
+        slowest = min(self._reached.values(), key=lambda reached: reached.rows)
+        self.pace.take(time.monotonic(), slowest)
+        if slowest.rows:
+            self._view.run_reached(self)
+
     def note(self, text: str) -> None:
-        self._view.note(f"{self._name}: {text}")
+        self._view.note(f"{self.attempt.pipeline}: {text}" if self._view.several else text)
+
+    def run_finished(self, result: RunResult | None, error: BaseException | None) -> None:
+        self._view.run_ended(self)
 
 
 class LineView(RunView):
     """For a log or a pipe: a line now and then, nothing that moves."""
 
-    def __init__(
-        self, names: Sequence[str], *, show_plans: bool = False, stream: TextIO | None = None
-    ) -> None:
-        super().__init__(names, show_plans=show_plans, stream=stream)
-        self._said_at = 0.0
-
-    def started(self, name: str) -> None:
-        super().started(name)
-        self._said_at = time.monotonic()
-
-    def stage_started(self, target: str, stage: str) -> None:
+    def stage_began(self, run: WatchedRun, stage: str) -> None:
         if stage == "start Spark" and not _spark_is_warm():
-            self.talk(f"  {self._current}: starting Spark")
+            self.talk(f"  {run.attempt.pipeline}: starting Spark")
 
-    def rows(self, target: str, count: int) -> None:
-        if count and time.monotonic() - self._said_at >= _SECONDS_BETWEEN_LINES:
-            self._said_at = time.monotonic()
-            self.talk(f"  {self._current}: {count:,} rows so far")
+    def run_reached(self, run: WatchedRun) -> None:
+        if time.monotonic() - run.said_at >= _SECONDS_BETWEEN_LINES:
+            run.said_at = time.monotonic()
+            self.talk(f"  {run.attempt.pipeline}: {run.pace.words()}")
 
 
 class LiveView(RunView):
-    """For a terminal: how many pipelines are done, and what the present one is at."""
+    """For a terminal: how many pipelines are done, and for each at work how far it is."""
 
     def __init__(
         self, names: Sequence[str], *, show_plans: bool = False, stream: TextIO | None = None
     ) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bars
 
         super().__init__(names, show_plans=show_plans, stream=stream)
-        self._progress: Progress = Progress(
+        wide = (width_of(self.stream) or 0) >= _WIDE
+        self._bars: Bars = Bars(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[detail]}", markup=False),
+            BarColumn(bar_width=24 if wide else 8),
             TimeElapsedColumn(),
+            TextColumn("{task.fields[detail]}", markup=False),
             console=Console(file=self.stream, highlight=False, soft_wrap=True),
             transient=True,
         )
-        self._overall: TaskID = self._progress.add_task(
-            "pipelines", total=len(names), detail=f"0 of {len(names)}", visible=len(names) > 1
+        self._overall: TaskID = self._bars.add_task(
+            "pipelines", total=len(names), detail=f"0 of {len(names)}", visible=False
         )
-        self._task: TaskID | None = None
-        self._since = 0.0
+        self._bar_of: dict[str, TaskID] = {}
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        with self._progress:
+        with self._bars:
             yield
 
     def talk(self, text: str) -> None:
         from rich.text import Text
 
-        self._progress.console.print(Text.from_ansi(text))
+        self._bars.console.print(Text.from_ansi(text))
 
     def started(self, name: str) -> None:
-        super().started(name)
-        self._task = self._progress.add_task(name, total=None, detail="planning")
+        self._bars.update(self._overall, visible=self.several)
 
     def finished(self, outcome: Outcome) -> None:
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-            self._task = None
         super().finished(outcome)
         done = len(self.outcomes)
-        self._progress.update(self._overall, completed=done, detail=f"{done} of {len(self._names)}")
+        self._bars.update(self._overall, completed=done, detail=f"{done} of {len(self._names)}")
 
-    def stage_started(self, target: str, stage: str) -> None:
-        self._since = time.monotonic()
-        self._show(_STAGES.get(stage, stage))
+    def run_began(self, run: WatchedRun) -> None:
+        self._bar_of[run.attempt.run_id] = self._bars.add_task(
+            run.attempt.pipeline, total=None, detail="planning"
+        )
 
-    def rows(self, target: str, count: int) -> None:
-        if count:
-            seconds = max(time.monotonic() - self._since, 0.001)
-            self._show(f"{count:,} rows, {count / seconds:,.0f} a second")
+    def stage_began(self, run: WatchedRun, stage: str) -> None:
+        bar = self._bar_of[run.attempt.run_id]
+        self._bars.update(bar, detail=_STAGES.get(stage, stage))
 
-    def _show(self, detail: str) -> None:
-        if self._task is not None:
-            self._progress.update(self._task, detail=detail)
+    def run_reached(self, run: WatchedRun) -> None:
+        pace = run.pace
+        self._bars.update(
+            self._bar_of[run.attempt.run_id],
+            total=pace.expected_rows,
+            completed=pace.reached.rows,
+            detail=pace.words(),
+        )
+
+    def run_ended(self, run: WatchedRun) -> None:
+        self._bars.remove_task(self._bar_of.pop(run.attempt.run_id))
 
 
 class QuietView(RunView):
@@ -184,8 +244,48 @@ class QuietView(RunView):
         if outcome.error is not None:
             self.talk(error_lines(outcome.error, self.stream))
 
+    def slot_finished(self, outcome: SlotOutcome) -> None:
+        if outcome.error is not None:
+            self.talk(error_lines(outcome.error, self.stream))
+
     def note(self, text: str) -> None:
         return None
+
+
+class JsonView(RunView):
+    """For a collector of logs: lines as `RunLines` has them; ``quiet`` leaves only those of failures."""
+
+    def __init__(self, names: Sequence[str], *, quiet: bool = False) -> None:
+        super().__init__(names)
+        self._quiet = quiet
+        self._lines = RunLines(failure=logging.ERROR, only_failures=quiet)
+
+    def run_started(self, attempt: Attempt) -> Listener:
+        return self._lines.run_started(attempt)
+
+    def finished(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        if outcome.status == "not_run":  # the lines of all others came from their runs
+            log_event(
+                logging.WARNING,
+                "run_finished",
+                f"{outcome.pipeline}: not run: {outcome.reason}",
+                pipeline=outcome.pipeline,
+                status=outcome.status,
+            )
+
+    def slot_finished(self, outcome: SlotOutcome) -> None:
+        if self._quiet and outcome.error is None:
+            return
+        reason = f": {outcome.reason}" if outcome.reason else ""
+        log_event(
+            logging.ERROR if outcome.status == "gave_up" else logging.INFO,
+            "slot_finished",
+            f"{outcome.slot.pipeline}: {outcome.status.replace('_', ' ')}{reason}",
+            pipeline=outcome.slot.pipeline,
+            slot=outcome.slot.at.isoformat(),
+            status=outcome.status,
+        )
 
 
 def choose_view(
@@ -193,14 +293,15 @@ def choose_view(
     *,
     quiet: bool = False,
     show_plans: bool = False,
-    together: bool = False,
     stream: TextIO | None = None,
 ) -> RunView:
-    """The view that fits the stream, which is stderr unless told; ``together``: several run at once."""
+    """The view that fits the stream, which is stderr unless told."""
     stream = sys.stderr if stream is None else stream
+    if stream is json_stderr():
+        return JsonView(names, quiet=quiet)
     if quiet:
         return QuietView(names, show_plans=show_plans, stream=stream)
-    kind = LiveView if is_terminal(stream) and not together else LineView
+    kind = LiveView if is_terminal(stream) else LineView
     return kind(names, show_plans=show_plans, stream=stream)
 
 
@@ -211,6 +312,11 @@ def summary(outcome: Outcome) -> str:
         return "failed"
     if result is None or outcome.status != "succeeded":
         return f"{outcome.status.replace('_', ' ')}: {outcome.reason}"
+    return _told(result)
+
+
+def _told(result: RunResult) -> str:
+    """What a run did, in one line."""
     start = sum(seconds for t in result.targets for name, seconds in t.seconds if name == "start Spark")
     spark = f", {start:.1f} of them to start Spark" if start >= 1 else ""
     return f"{_rows(result)} in {result.seconds:.1f} s{spark} ({result.path})"

@@ -31,7 +31,7 @@ from ematix_flow.engine import tasks
 from ematix_flow.engine.frames import source_frame
 from ematix_flow.engine.progress import watch
 from ematix_flow.engine.results import TargetResult
-from ematix_flow.observe.listener import Listener
+from ematix_flow.observe.listener import Listener, Progress
 from ematix_flow.plan.definition import CopyRows, Plan, PrepareTable, Stage, TargetPlan, TransformRows
 from ematix_flow.plan.source_sql import source_reference
 from ematix_flow.plan.world import World
@@ -108,7 +108,7 @@ class TargetRun:
             self.timed("copy"),
             self.staged() as staging,
             source.split(stage.query, wanted, stage.tasks) as splits,
-            watch(self.count) as folder,
+            watch(self.count, source.expected_rows(stage.query)) as folder,
         ):
             self.parts = tasks.copy_splits(spark, splits, staging, self.table, folder)
 
@@ -149,8 +149,8 @@ class TargetRun:
         with self.timed("start Spark"):
             return self.world.spark()
 
-    def count(self, rows: int) -> None:
-        self.listener.rows(self.load.target, rows)
+    def count(self, progress: Progress) -> None:
+        self.listener.progress(self.load.target, progress)
 
     def create_staging(self) -> Staging:
         staging = self.target.create_staging(self.load, self.table.arrow_schema())

@@ -123,8 +123,14 @@ class _FanOut:
             source.split(self.shared.query, wanted, self.shared.tasks) as splits,
             ExitStack() as counting,
         ):
+            expected = source.expected_rows(self.shared.query)
             outlets = [
-                tasks.Outlet(staging, run.table, counting.enter_context(watch(run.count)), self.own_low(run))
+                tasks.Outlet(
+                    staging,
+                    run.table,
+                    counting.enter_context(watch(run.count, expected)),
+                    self.own_low(run),
+                )
                 for run, staging in staged
             ]
             told = tasks.copy_to_all(spark, splits, outlets, self.go_on)

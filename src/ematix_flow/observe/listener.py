@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ematix_flow.engine.results import RunResult
     from ematix_flow.plan.definition import Plan
 
 
-class Listener:
-    """Override what you want to see. Called from the run's own thread, except `rows`."""
+@dataclass(frozen=True)
+class Attempt:
+    """Which run is watched: one attempt at loading a pipeline."""
 
-    def for_pipeline(self, name: str) -> Listener:
-        """Who listens to this one, where several pipelines run side by side."""
+    pipeline: str
+    run_id: str
+    number: int = 1
+    slot: dt.datetime | None = None
+    trigger: str = "sync"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a stage is. ``expected_rows`` only where the source knows, so that a time left is honest."""
+
+    rows: int
+    bytes: int = 0
+    expected_rows: int | None = None
+
+
+class Listener:
+    """Override what you want to see. Called from the run's own thread, except `progress`."""
+
+    def run_started(self, attempt: Attempt) -> Listener:
+        """A run begins. What this returns hears of it; several may be at work at once."""
         return self
 
     def planned(self, plan: Plan) -> None:
@@ -21,11 +44,14 @@ class Listener:
     def stage_started(self, target: str, stage: str) -> None:
         """A stage begins."""
 
-    def rows(self, target: str, count: int) -> None:
-        """So many rows were staged so far. Called from a background thread."""
+    def progress(self, target: str, progress: Progress) -> None:
+        """So much was staged so far. Called from a background thread."""
 
     def stage_finished(self, target: str, stage: str, seconds: float) -> None:
         """A stage ended well."""
 
     def note(self, text: str) -> None:
         """Something worth saying: an interrupted run was settled, leftovers were removed."""
+
+    def run_finished(self, result: RunResult | None, error: BaseException | None) -> None:
+        """The run ended: with a result, with an error, or with both when only some targets failed."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ematix_flow.observe.listener import Listener
+from ematix_flow.observe.listener import Attempt, Listener, Progress
 from ematix_flow.spec.redaction import mask
 
 if TYPE_CHECKING:
@@ -178,14 +178,17 @@ class StageTeller(Listener):
     def __init__(self, record: RunRecord, listener: Listener, observers: Observers) -> None:
         self._record, self._listener, self._observers = record, listener, observers
 
+    def run_started(self, attempt: Attempt) -> Listener:
+        return self._listener.run_started(attempt)  # a run within this one has stages of its own
+
     def planned(self, plan: Plan) -> None:
         self._listener.planned(plan)
 
     def stage_started(self, target: str, stage: str) -> None:
         self._listener.stage_started(target, stage)
 
-    def rows(self, target: str, count: int) -> None:
-        self._listener.rows(target, count)
+    def progress(self, target: str, progress: Progress) -> None:
+        self._listener.progress(target, progress)
 
     def stage_finished(self, target: str, stage: str, seconds: float) -> None:
         self._listener.stage_finished(target, stage, seconds)

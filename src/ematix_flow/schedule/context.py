@@ -12,6 +12,7 @@ from ematix_flow.backends.run_logs import open_run_log
 from ematix_flow.config.settings import project_settings
 from ematix_flow.engine.settings import EngineSettings
 from ematix_flow.observe.listener import Listener
+from ematix_flow.observe.run_lines import RunLines
 from ematix_flow.observe.settings import Observability, observing
 from ematix_flow.plan.world import StartSpark
 from ematix_flow.schedule.run import RunContext
@@ -56,4 +57,4 @@ def run_context(
         observing(watching, log) as observers,
     ):
         starter = spark_starter(engine)
-        yield RunContext(log, starter, listener or Listener(), trigger, slot, observers=observers)
+        yield RunContext(log, starter, listener or RunLines(), trigger, slot, observers=observers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -68,8 +68,7 @@ def run_dag(
                 record_skip(context.run_log, registry.pipeline(name).spec, reason, context.trigger)
                 over(Outcome(name, "not_run", reason=reason))
             else:
-                mine = replace(shared, listener=shared.listener.for_pipeline(name)) if workers > 1 else shared
-                team.start(partial(_run_one, registry, name, mine))
+                team.start(partial(_run_one, registry, name, shared))
         if team.busy:
             over(team.ended())
     return [outcomes[name] for name in order]

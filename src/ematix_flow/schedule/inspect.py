@@ -12,7 +12,7 @@ from ematix_flow.engine.execute import execute_target
 from ematix_flow.engine.results import RunResult
 from ematix_flow.errors import FlowError
 from ematix_flow.graph.registry import DeclaredPipeline
-from ematix_flow.observe.listener import Listener
+from ematix_flow.observe.listener import Attempt, Listener
 from ematix_flow.plan.build import build_plan
 from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.source_sql import source_reference
@@ -95,10 +95,21 @@ def validate(declared: DeclaredPipeline, spark: StartSpark) -> Validation:
 
 def dry_run(declared: DeclaredPipeline, spark: StartSpark, listener: Listener | None = None) -> RunResult:
     """Every stage but the commit: counts what would change. Nothing is created, nothing recorded."""
+    run_id = uuid.uuid4()
+    heard = (listener or Listener()).run_started(Attempt(declared.spec.name, str(run_id), trigger="dry_run"))
+    try:
+        result = _dry_run(declared, spark, run_id, heard)
+    except BaseException as error:
+        heard.run_finished(None, error)
+        raise
+    heard.run_finished(result, None)
+    return result
+
+
+def _dry_run(declared: DeclaredPipeline, spark: StartSpark, run_id: uuid.UUID, heard: Listener) -> RunResult:
     started = time.monotonic()
     world = open_world(spark)
     plan = build_plan(declared, world)
-    run_id = uuid.uuid4()
     results = tuple(
         execute_target(
             plan,
@@ -106,7 +117,7 @@ def dry_run(declared: DeclaredPipeline, spark: StartSpark, listener: Listener | 
             world,
             run_id=run_id,
             batch_key=f"run:{run_id}",
-            listener=listener or Listener(),
+            listener=heard,
             dry_run=True,
         )
         for t in plan.targets

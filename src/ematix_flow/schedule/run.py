@@ -38,7 +38,7 @@ from ematix_flow.errors import (
     SourceFailed,
 )
 from ematix_flow.graph.registry import DeclaredPipeline
-from ematix_flow.observe.listener import Listener
+from ematix_flow.observe.listener import Attempt, Listener
 from ematix_flow.observe.observer import Ending, Observers, StageTeller
 from ematix_flow.plan.build import build_plan
 from ematix_flow.plan.definition import Plan
@@ -100,14 +100,15 @@ def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
     batch = f"slot:{context.slot.isoformat()}" if context.slot else f"run:{uuid.uuid4()}"
     attempt = _Attempt(batch, context.attempt)
     while True:
+        listener = context.listener.run_started(_watched(declared.spec, context, attempt))
         try:
-            return _attempt(declared, context, attempt)
+            return _told(declared, replace(context, listener=listener), attempt)
         except FlowError as error:
             number = attempt.number
             if context.slot is not None or not _tried_again(declared.spec, context, number, error):
                 raise
             delay = policy.delay(number)
-            context.listener.note(
+            listener.note(
                 f"attempt {number} of {policy.max_attempts} failed ({error.what}); the next in {delay:g} s"
             )
             context.sleep(delay)
@@ -129,6 +130,17 @@ def plan_pipeline(declared: DeclaredPipeline, spark: StartSpark) -> Plan:
 def open_world(spark: StartSpark) -> World:
     """The world of one run, with Spark's failures told in our words."""
     return World(spark, lambda error, what: translate(error, what=what, source=True), tell)
+
+
+def _told(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt) -> RunResult:
+    """The attempt, with its end told to whoever watches it."""
+    try:
+        result = _attempt(declared, context, attempt)
+    except BaseException as error:
+        context.listener.run_finished(None, error)
+        raise
+    context.listener.run_finished(result, result.failure)
+    return result
 
 
 def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt) -> RunResult:
@@ -320,6 +332,10 @@ def _status(results: list[TargetResult]) -> Status:
     if "failed" in statuses:
         return "failed"
     return "skipped" if statuses == {"skipped"} else "succeeded"
+
+
+def _watched(spec: PipelineSpec, context: RunContext, attempt: _Attempt) -> Attempt:
+    return Attempt(spec.name, str(attempt.run_id), attempt.number, context.slot, context.trigger)
 
 
 def _record(spec: PipelineSpec, context: RunContext, attempt: _Attempt) -> RunRecord:

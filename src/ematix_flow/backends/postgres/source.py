@@ -44,6 +44,7 @@ _PAGES = """
 SELECT pg_relation_size(c.oid) / current_setting('block_size')::int
 FROM pg_catalog.pg_class AS c WHERE c.oid = to_regclass(%(name)s) AND c.relkind = 'r'
 """
+_ANALYSED = "SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(%(name)s) AND reltuples > 0"
 
 
 class PostgresSource(BatchSource):
@@ -76,6 +77,17 @@ class PostgresSource(BatchSource):
     def settled(self, query: Query, data_type: DataType) -> Settled | None:
         with control(self.address, application_name=READER) as connection:
             return settle(connection, self.address.name, query, data_type)
+
+    def expected_rows(self, query: Query) -> int | None:
+        """What the server expects of a whole table that it has analysed. A condition makes it a guess."""
+        plain = plain_select(one_statement(query.sql, self.dialect)) if query.range is None else None
+        if plain is None or plain.condition_start is not None:
+            return None
+        with self._reading() as connection:
+            analysed = connection.execute(_ANALYSED, {"name": plain.relation}).fetchone()
+            plan = _plan(connection, plain.sql) if analysed else {}
+        whole = plan.get("Node Type") == "Seq Scan" and "Filter" not in plan  # row security is a filter too
+        return int(plan["Plan Rows"]) if whole else None
 
     @contextmanager
     def split(
@@ -176,16 +188,22 @@ def _reads_one_range(connection: psycopg.Connection[Any], statement: str) -> boo
 
 
 def _planned(connection: psycopg.Connection[Any], statement: str) -> list[str]:
-    """The nodes of the server's plan, in one process; none where it cannot plan the statement."""
+    """The nodes of the server's plan."""
+    plan = _plan(connection, statement)
+    return list(_node_types(plan)) if plan else []
+
+
+def _plan(connection: psycopg.Connection[Any], statement: str) -> dict[str, Any]:
+    """The server's plan, in one process; empty where it cannot plan the statement."""
     try:
         with connection.transaction():
             connection.execute("SET LOCAL max_parallel_workers_per_gather = 0")
             row = connection.execute(f"EXPLAIN (FORMAT JSON) {statement}".encode(), prepare=True).fetchone()
     except psycopg.errors.Error:
-        return []
+        return {}
     plan = row[0] if row else []
     plan = json.loads(plan) if isinstance(plan, str) else plan
-    return list(_node_types(plan[0]["Plan"])) if plan else []
+    return dict(plan[0]["Plan"]) if plan else {}
 
 
 def _node_types(node: dict[str, Any]) -> Iterator[str]:

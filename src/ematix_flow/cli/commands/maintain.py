@@ -21,6 +21,7 @@ from ematix_flow.cli.options import (
 from ematix_flow.cli.output import Column, count, size, write_json, write_table
 from ematix_flow.cli.project import chosen_pipelines, load_project
 from ematix_flow.cli.terminal import say
+from ematix_flow.cli.working import working
 from ematix_flow.spec.durations import parse_duration
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def maintain(
             f"warning: a reader or writer that still works with a version older than {retain} will fail",
             "yellow",
         )
-    outcomes = list(maintain_pipelines(pipelines, spark, upkeep, before=lambda t: say(f"  {t} …", "dim")))
+    with working() as at:
+        outcomes = list(maintain_pipelines(pipelines, spark, upkeep, before=at))
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if output == "json":
         write_json([outcome.to_json() for outcome in outcomes])

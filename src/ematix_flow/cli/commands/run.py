@@ -92,7 +92,7 @@ def run(
     registry = overridden(
         declared, chosen, allow_empty=allow_empty or None, max_shrink=max_shrink, force_path=force_path
     )
-    view = choose_view(chosen, quiet=quiet, show_plans=plan, together=workers > 1)
+    view = choose_view(chosen, quiet=quiet, show_plans=plan)
     with view.shown(), interruptible():
         if dry_run:
             outcomes = dry_run_all(registry, chosen, engine, view)

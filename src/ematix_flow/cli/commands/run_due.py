@@ -31,7 +31,6 @@ from ematix_flow.cli.terminal import say
 from ematix_flow.cli.watching import choose_view
 
 if TYPE_CHECKING:
-    from ematix_flow.schedule.dag import Outcome
     from ematix_flow.schedule.run_due import SlotOutcome
 
 app = new_app()
@@ -75,33 +74,17 @@ def run_due(
     registry = load_project(module)
     only = narrowed(registry, names, select, exclude)
     shown = list(registry.pipelines if only is None else only)
-    view = choose_view(shown, quiet=quiet, together=workers > 1)
+    view = choose_view(shown, quiet=quiet)
     with (
         view.shown(),
         interruptible(),
         slot_runner(registry, run_log, engine, view, lease_seconds, "schedule", watching) as runner,
     ):
         outcomes = replace(runner, only=only).run_due(
-            dt.timedelta(seconds=interval),
-            before=lambda slot: view.started(slot.pipeline),
-            after=lambda outcome: view.finished(_as_run(outcome)),
-            workers=workers,
+            dt.timedelta(seconds=interval), after=view.slot_finished, workers=workers
         )
     _show(outcomes, output)
     return 1 if any(outcome.error is not None for outcome in outcomes) else 0
-
-
-def _as_run(outcome: SlotOutcome) -> Outcome:
-    """For the view, which knows of runs and not of slots."""
-    from ematix_flow.schedule.dag import Outcome
-
-    name, result, error = outcome.slot.pipeline, outcome.result, outcome.error
-    if result is not None:
-        return Outcome(name, result.status, result, result.failure, outcome.reason)
-    if error is not None:
-        return Outcome(name, "failed", error=error, reason=outcome.reason)
-    waits = "waits: " if outcome.status == "waiting" else ""
-    return Outcome(name, "not_run", reason=f"{waits}{outcome.reason or outcome.status}")
 
 
 def _show(outcomes: list[SlotOutcome], output: str) -> None:

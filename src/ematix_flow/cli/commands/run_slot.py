@@ -25,7 +25,7 @@ def run_slot(
     lease_seconds: Annotated[float, typer.Option("--lease-seconds")] = 300.0,
     run_log: RunLogOption = None,
     engine: EngineOption = None,
-) -> None:
+) -> int:
     """Run one slot under a claim, keep the claim meanwhile, and say how it ended."""
     from ematix_flow.cli.signals import interruptible
     from ematix_flow.schedule.run_due import claim_of
@@ -40,5 +40,5 @@ def run_slot(
     ):
         held = claim_of(runner.store, name, dt.datetime.fromisoformat(slot), claim)
         outcome = runner.run_claimed(held)
-    if outcome.error is not None:
-        raise outcome.error
+        view.slot_finished(outcome)
+    return outcome.error.exit_code if outcome.error is not None else 0

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 from ematix_flow.cli.group import new_app
+from ematix_flow.cli.log_lines import all_said
 from ematix_flow.cli.options import (
     AlerterOption,
     EngineOption,
@@ -106,7 +104,7 @@ def scheduler(
     registry = load_project(module)
     only = narrowed(registry, names, select, exclude)
     with (
-        _told(),
+        all_said("ematix_flow.schedule"),
         stop_requests(say, "stopping: runs at work may end; once more to stop at once") as asked,
         slot_runner(registry, run_log, engine, None, lease_seconds, "schedule", watching) as runner,
     ):
@@ -128,24 +126,3 @@ def scheduler(
         say(f"{number} pipelines, looked at every {poll_interval:g} s; Ctrl-C stops")
         daemon.run(max_iterations)
         say("stopped")
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """What the scheduler does, line by line; its warnings are said as those of every command."""
-    logger = logging.getLogger("ematix_flow.schedule")
-    handler, level = _Lines(logging.INFO), logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-
-
-class _Lines(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno < logging.WARNING:
-            moment = dt.datetime.fromtimestamp(record.created, dt.timezone.utc)
-            say(f"{moment:%H:%M:%S} {record.getMessage()}")

@@ -12,6 +12,7 @@ from ematix_flow.cli.options import ModuleOption, OutputOption
 from ematix_flow.cli.output import Column, write_json, write_table, write_text
 from ematix_flow.cli.project import load_project
 from ematix_flow.cli.terminal import say
+from ematix_flow.cli.working import working
 
 app = new_app("List named transforms, or run one by hand.")
 
@@ -61,9 +62,11 @@ def run_transform(
     by_hand = ParentContext(pipeline_name="", run_id="", rows_inserted=0, rows_updated=0, rows_unchanged=0)
     started = time.monotonic()
     try:
-        result = call_transform(
-            transforms[name].function, connect(spec.target_connection or "default"), by_hand
-        )
+        with working() as at:
+            at(name)
+            result = call_transform(
+                transforms[name].function, connect(spec.target_connection or "default"), by_hand
+            )
     except FlowError as error:
         raise error.at(spec.where) from error
     except Exception as error:
