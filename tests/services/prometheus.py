@@ -86,7 +86,11 @@ class Pushgateway:
             return bytes(answer.read()).decode()
 
     def _process_on(self, port: int) -> ServerProcess:
-        command = [str(shutil.which("prometheus-pushgateway")), f"--web.listen-address=127.0.0.1:{port}"]
+        command = [
+            str(shutil.which("prometheus-pushgateway")),
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--persistence.file=",  # Debian's keeps all in one file of the system otherwise
+        ]
         return ServerProcess(command, None, self._folder / "server.log", dies_by=signal.SIGKILL)
 
     def _answers(self, process: ServerProcess) -> bool:

@@ -191,9 +191,14 @@ class _Printed(CountingObserver):
         for name, family in now.items():
             known = self._shown[name].series if name in self._shown else {}
             for key, value in family.series.items():
-                if known.get(key) != value and not key[0].endswith("_bucket"):
+                if known.get(key) != value and not _is_noise(key[0]):
                     print(_line(key, value), file=sys.stderr)
         self._shown = now
+
+
+def _is_noise(sample: str) -> bool:
+    """Parts of a histogram, and what changes with every look of a scheduler."""
+    return sample.endswith("_bucket") or "_scheduler_tick" in sample or "_last_tick" in sample
 
 
 def _line(key: tuple[str, tuple[tuple[str, str], ...]], value: float) -> str:
