@@ -242,6 +242,8 @@ def pipeline(
     ttl: dt.timedelta | None = None,
     depends_on: Sequence[Any] | None = None,
     upstream_freshness_secs: float | None = None,
+    freshness_sla: str | float | dt.timedelta | None = None,
+    freshness_column: str | None = None,
     retry: Mapping[str, Any] | RetryPolicy | None = None,
     csv_read_options: Mapping[str, Any] | None = None,
     json_read_options: Mapping[str, Any] | None = None,
@@ -287,6 +289,7 @@ def pipeline(
     )
     specs = _targets(target, targets, defaults, source, where)
     steps, functions = options.post_transforms(transforms_post, where)
+    options.freshness_column(freshness_column, freshness_sla, specs, where)
     policy = retry if isinstance(retry, RetryPolicy) else RetryPolicy.from_mapping(retry or {}, where)
 
     def declare(function: Callable[..., Any]) -> Pipeline:
@@ -303,6 +306,8 @@ def pipeline(
             upstream_freshness_seconds=options.seconds(
                 "upstream_freshness_secs", upstream_freshness_secs, where
             ),
+            freshness_seconds=options.duration("freshness_sla", freshness_sla, where),
+            freshness_column=freshness_column,
             retry=policy,
             transforms_pre=options.pre_transforms(transforms_pre, where),
             transforms_post=steps,

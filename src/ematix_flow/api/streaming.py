@@ -19,6 +19,7 @@ from ematix_flow.spec.streams import StreamSpec, StreamTargetSpec
 
 if TYPE_CHECKING:
     from ematix_flow.engine.settings import EngineSettings
+    from ematix_flow.observe.settings import Observability
     from ematix_flow.observe.stream_metrics import StreamMetrics
     from ematix_flow.observe.stream_watch import StreamWatch
     from ematix_flow.plan.streams import StreamPlan
@@ -115,6 +116,7 @@ class StreamingPipeline:
         engine: str | EngineSettings | None = None,
         watch: StreamWatch | None = None,
         metrics: StreamMetrics | None = None,
+        observability: Observability | None = None,
     ) -> RunningStream:
         """Start it in this process and give it back: ``.stop()`` ends it after the batch at hand.
 
@@ -139,6 +141,7 @@ class StreamingPipeline:
             engine=engine,
             watch=watch,
             metrics=metrics,
+            observability=observability,
         )
 
     def __call__(self) -> StreamResult:

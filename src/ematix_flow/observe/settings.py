@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,9 +15,10 @@ from ematix_flow.observe.observer import Observer, Observers
 if TYPE_CHECKING:
     from ematix_flow.state.runlog import RunLog
 
-ALERTERS_VARIABLE = "EMATIX_FLOW_ALERTERS"  # URLs with blanks between them
+ALERTERS_VARIABLE = "EMATIX_FLOW_ALERTERS"  # URLs with blanks or commas between them
 METRICS_VARIABLE = "EMATIX_FLOW_METRICS"
 TRACES_VARIABLE = "EMATIX_FLOW_TRACES"
+_SEPARATOR = re.compile(r"\s+|,(?=[A-Za-z][A-Za-z0-9+.-]*://)")  # some have commas in them
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,19 @@ class Observability:
     ) -> Observability:
         return cls(
             tuple(alerters)
-            or tuple(env.get(ALERTERS_VARIABLE, "").split())
+            or tuple(filter(None, _SEPARATOR.split(env.get(ALERTERS_VARIABLE, ""))))
             or list_setting("alerts", "urls"),
             metrics or env.get(METRICS_VARIABLE) or text_setting("metrics", "url"),
             traces or env.get(TRACES_VARIABLE) or text_setting("traces", "url"),
         )
+
+    def check(self) -> None:
+        """An error now when an alerter's URL cannot be understood."""
+        if self.alerters:
+            from ematix_flow.observe.alerts.addresses import open_alerter
+
+            for url in self.alerters:
+                open_alerter(url)
 
     def to_env(self) -> dict[str, str]:
         """For a child process that is to have the same; never an argument, which everyone can read."""
@@ -64,4 +75,7 @@ def observing(settings: Observability, run_log: RunLog) -> Iterator[Observers]:
 
 def _opened(settings: Observability, run_log: RunLog) -> Iterator[Observer]:
     """Each kind is imported only when it is asked for."""
-    return iter(())
+    if settings.alerters or "ematix_flow.observe.alerts.registered" in sys.modules:
+        from ematix_flow.observe.alerts.registered import alert_observers
+
+        yield from alert_observers(settings.alerters, run_log)

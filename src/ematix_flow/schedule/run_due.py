@@ -21,6 +21,7 @@ from ematix_flow.schedule.due import Agenda, Scheduled
 from ematix_flow.schedule.gates import gate
 from ematix_flow.schedule.run import RunContext, run_pipeline
 from ematix_flow.schedule.slots import Ended, conclude, look, take
+from ematix_flow.schedule.unstarted import RunsDied, record_unstarted
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.state.runlog import RunLog
 from ematix_flow.state.slots import Claim, Slot, SlotRecord, SlotStore
@@ -95,8 +96,14 @@ class Runner:
         if found.verdict == "wait":
             return SlotOutcome(slot, "waiting", found.reason)
         claim = take(self.store, record, self.holder, self.lease_seconds, spec.retry)
+        context = self.context(slot)
+        if isinstance(claim, Ended):
+            error = record_unstarted(spec, context, RunsDied(claim.reason or ""), attempts=claim.attempts)
+            context.observers.slot_ended(spec.name, slot.at, "gave_up", claim.reason)
+            return SlotOutcome(slot, "gave_up", claim.reason, error=error)
         if claim is not None and found.verdict == "skip":
             self.store.end(claim, "skipped", found.reason)
+            context.observers.slot_ended(spec.name, slot.at, "skipped", found.reason)
             return SlotOutcome(slot, "skipped", found.reason)
         return claim
 

@@ -17,6 +17,7 @@ from ematix_flow.schedule.due import Agenda
 from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Executor
 from ematix_flow.schedule.run_due import Runner, SlotOutcome
 from ematix_flow.schedule.slots import look
+from ematix_flow.schedule.unstarted import record_unstarted
 from ematix_flow.state.slots import Claim, Lease
 
 POLL_SECONDS, LEADER_SECONDS, GRACE_SECONDS = 10.0, 60.0, 60.0
@@ -88,6 +89,8 @@ class Scheduler:
             self.executor.dispatch(job)
         except CannotDispatch as error:
             _log.error("%s", error.what)
+            spec = self.runner.registry.pipeline(claim.slot.pipeline).spec
+            record_unstarted(spec, self.runner.context(claim.slot), error, attempts=0)
             self.runner.store.wait(claim, _AGAIN_SECONDS, error.what, failed=False)
             return False
         _log.info("%s of %s is started", claim.slot.pipeline, claim.slot.at.isoformat())
@@ -103,6 +106,7 @@ class Scheduler:
 
 
 def _tell(outcome: SlotOutcome) -> None:
-    if outcome.status == "skipped":
-        slot = outcome.slot
-        _log.warning("%s of %s is skipped: %s", slot.pipeline, slot.at.isoformat(), outcome.reason)
+    slot = outcome.slot
+    if outcome.status in ("skipped", "gave_up"):
+        became = outcome.status.replace("_", " ")
+        _log.warning("%s of %s %s: %s", slot.pipeline, slot.at.isoformat(), became, outcome.reason)

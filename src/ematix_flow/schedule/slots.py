@@ -27,6 +27,7 @@ class Ended:
     succeeded: bool
     reason: str | None = None
     locked: bool = False
+    attempts: int = 1
 
 
 def look(store: SlotStore, agenda: Agenda) -> list[SlotRecord]:
@@ -43,15 +44,15 @@ def look(store: SlotStore, agenda: Agenda) -> list[SlotRecord]:
 
 def take(
     store: SlotStore, seen: SlotRecord, holder: str, seconds: float, policy: RetryPolicy
-) -> Claim | None:
-    """Claim a slot. One whose attempts die again and again is given up instead: None."""
+) -> Claim | Ended | None:
+    """Claim a slot; None when another was faster. One whose attempts die again and again is ended."""
     claim = store.claim(seen, holder, seconds)
     if claim is None:
         return None
     died = claim.fence - 1 - claim.failures
     if died >= max(DEATHS, policy.max_attempts):
-        store.end(claim, "gave_up", f"{died} attempts ended without a word")
-        return None
+        given_up = Ended(False, f"{died} attempts ended without a word", attempts=died)
+        return given_up if store.end(claim, "gave_up", given_up.reason) else None
     return claim
 
 

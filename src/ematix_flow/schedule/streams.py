@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import os
 import signal
@@ -10,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.run_logs import open_run_log
@@ -30,6 +31,8 @@ from ematix_flow.errors import (
     UsageError,
 )
 from ematix_flow.graph.registry import Registry, use_registry
+from ematix_flow.observe.observer import Ending, Observers
+from ematix_flow.observe.settings import Observability, observing
 from ematix_flow.observe.stream_metrics import StreamMetrics
 from ematix_flow.observe.stream_server import StreamServer
 from ematix_flow.observe.stream_watch import StreamWatch
@@ -39,7 +42,7 @@ from ematix_flow.schedule.restarts import Restart, RestartPolicy, Supervisor
 from ematix_flow.schedule.run import open_world
 from ematix_flow.schedule.stream_letters import open_letters
 from ematix_flow.spec.streams import StreamSpec
-from ematix_flow.state.records import RunRecord
+from ematix_flow.state.records import RunRecord, utc_now
 from ematix_flow.state.runlog import RunLog, project_run_log
 
 if TYPE_CHECKING:
@@ -169,8 +172,12 @@ def start_stream(
     engine: str | EngineSettings | None = None,
     watch: StreamWatch | None = None,
     metrics: StreamMetrics | None = None,
+    observability: Observability | None = None,
 ) -> RunningStream:
-    """Start it in a thread of its own. ``metrics`` is shared by streams that one process runs together."""
+    """Start it in a thread of its own. ``metrics`` is shared by streams that one process runs together.
+
+    Of ``observability`` a stream has the alerters; what it measures has a way of its own.
+    """
     policy = RestartPolicy(
         initial_backoff_ms=min(initial_backoff_ms, max_backoff_ms),
         max_backoff_ms=max_backoff_ms,
@@ -179,6 +186,9 @@ def start_stream(
     )
     seen = watch or StreamWatch()
     measured = metrics or StreamMetrics()
+    watching = observability or Observability.resolve(os.environ)
+    alerting = Observability(watching.alerters)
+    alerting.check()
     server = measured.serve(metrics_port) if metrics_port is not None else None
 
     def run(running: RunningStream) -> None:
@@ -186,8 +196,9 @@ def start_stream(
             _served(server),
             use_registry(registry),
             open_run_log(run_log or project_run_log(os.environ), env=os.environ) as log,
+            observing(alerting, log) as observers,
         ):
-            _Run(spec, running, seen, measured, log, engine, once).supervised(policy)
+            _Run(spec, running, seen, measured, log, observers, engine, once).supervised(policy)
 
     return RunningStream(spec.name, run, seen)
 
@@ -202,13 +213,18 @@ class _Run:
         watch: StreamWatch,
         metrics: StreamMetrics,
         log: RunLog,
+        observers: Observers,
         engine: str | EngineSettings | None,
         once: bool,
     ) -> None:
         self.spec, self.running, self.watch, self.metrics = spec, running, watch, metrics
-        self.log, self.engine, self.once = log, engine, once
+        self.log, self.observers, self.engine, self.once = log, observers, engine, once
+        self._record: RunRecord | None = None  # of the attempt that is made
+        self._well_after = dt.timedelta()
+        self._is_well = False
 
     def supervised(self, policy: RestartPolicy) -> None:
+        self._well_after = dt.timedelta(seconds=policy.reset_backoff_after_seconds)
         supervisor: Supervisor[None] = Supervisor(
             policy, stop=self.running._stop, on_restart=self._restarting
         )
@@ -216,6 +232,7 @@ class _Run:
             supervisor.run(self.attempt, lambda error: isinstance(error, _FINAL))
         except BaseException as error:
             self.metrics.state(self.spec.name, "failed", error if isinstance(error, FlowError) else None)
+            self._tell(error, policy.max_restarts)
             raise
         self.metrics.state(self.spec.name, "stopped")
         self.watch.stopped(self.spec.name)
@@ -224,16 +241,18 @@ class _Run:
         """One start, recorded in the run log."""
         name, run_id = self.spec.name, str(uuid.uuid4())
         self.metrics.state(name, "starting")
-        self.log.start(
-            RunRecord(
-                run_id=run_id,
-                pipeline=name,
-                target=", ".join(t.label for t in self.spec.targets),
-                mode="stream",
-                trigger="consume",
-                pid=os.getpid(),
-            )
+        self._record = RunRecord(
+            run_id=run_id,
+            pipeline=name,
+            target=", ".join(t.label for t in self.spec.targets),
+            mode="stream",
+            trigger="consume",
+            attempt=self.running._counts["restarts"] + 1,
+            pid=os.getpid(),
         )
+        self._is_well = False
+        self.log.start(self._record)
+        self.observers.run_started(self._record)
         before = dict(self.running._counts)
         try:
             self._follow()
@@ -244,6 +263,7 @@ class _Run:
             self._finish(run_id, before, error)
             raise
         self._finish(run_id, before, None)
+        self._tell(None)
 
     def _follow(self) -> None:
         with open_letters(self.spec) as letters:
@@ -256,7 +276,7 @@ class _Run:
                 letters=letters,
                 report=self._report,
                 note=self.watch.note,
-                alive=lambda: self.metrics.idle(self.spec.name),
+                alive=self._alive,
                 failing=self._failing,
                 stop=self.running._stop,
             )
@@ -264,7 +284,32 @@ class _Run:
             self.metrics.state(self.spec.name, "running")
             stream.run()
 
+    def _alive(self) -> None:
+        self.metrics.idle(self.spec.name)
+        if self._record is not None and utc_now() - self._record.started_at >= self._well_after:
+            self._well()
+
+    def _well(self) -> None:
+        """A batch is loaded, or it runs for long enough without one: a failure before is over."""
+        if self._record is not None and not self._is_well:
+            self._is_well = True
+            self.observers.run_is_well(self._record)
+
+    def _tell(self, error: BaseException | None, most: int | None = None, *, again: bool = False) -> None:
+        """The attempt is over; one that failed may be followed by another, ``most`` so often."""
+        if self._record is None or isinstance(error, PipelineLocked | Interrupted | KeyboardInterrupt):
+            return
+        over = replace(
+            self._record,
+            status="succeeded" if error is None else "failed",
+            finished_at=utc_now(),
+            error_type=None if error is None else type(error).__name__,
+            error_message=None if error is None else str(error),
+        )
+        self.observers.run_finished(over, Ending((most or 0) + 1, again, error))
+
     def _report(self, batch: BatchReport) -> None:
+        self._well()
         name = self.spec.name
         written, letters = sum(batch.rows_written.values()), sum(batch.dead_letters.values())
         self.running._add(
@@ -298,6 +343,7 @@ class _Run:
         self.running._add(restarts=1)
         self.metrics.restarted(self.spec.name, restart.error)
         self.watch.restarting(self.spec.name, restart.error, restart.delay)
+        self._tell(restart.error, restart.limit, again=True)
 
     def _finish(self, run_id: str, before: Mapping[str, int], error: BaseException | None) -> None:
         now = self.running._counts

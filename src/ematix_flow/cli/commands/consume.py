@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ematix_flow.cli.group import new_app
-from ematix_flow.cli.options import EngineOption, ModuleOption, OutputOption, RunLogOption
+from ematix_flow.cli.options import AlerterOption, EngineOption, ModuleOption, OutputOption, RunLogOption
 from ematix_flow.cli.output import write_json, write_text
 from ematix_flow.cli.project import chosen_streams, complete_streams, known_module, load_project
 from ematix_flow.errors import UsageError
@@ -66,6 +67,7 @@ def consume(
         typer.Option("--reset-backoff-after-secs", min=0, help="A run of this length begins the count anew."),
     ] = 60,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and the result.")] = False,
+    alerter: AlerterOption = None,
     run_log: RunLogOption = None,
     engine: EngineOption = None,
     output: OutputOption = "text",
@@ -73,8 +75,11 @@ def consume(
     """Follow streams until Ctrl-C or SIGTERM, which end them after the batch at hand."""
     from ematix_flow.cli.following import follow, report_streams
     from ematix_flow.cli.stream_watching import choose_stream_view
+    from ematix_flow.observe.settings import Observability
     from ematix_flow.observe.stream_metrics import StreamMetrics
 
+    watching = Observability.resolve(os.environ, alerter or ())
+    watching.check()
     pipelines = chosen(what or [], module, everything=everything)
     if plan:
         plans = [pipeline.plan(engine=engine) for pipeline in pipelines]
@@ -98,6 +103,7 @@ def consume(
             run_log=run_log,
             engine=engine,
             watch=view,
+            observability=watching,
         )
 
     with contextlib.ExitStack() as served:
