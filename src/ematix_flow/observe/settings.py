@@ -75,6 +75,7 @@ def observing(settings: Observability, run_log: RunLog) -> Iterator[Observers]:
 
 def _opened(settings: Observability, run_log: RunLog) -> Iterator[Observer]:
     """Each kind is imported only when it is asked for."""
+    # whoever registers an alerter has imported that module
     if settings.alerters or "ematix_flow.observe.alerts.registered" in sys.modules:
         from ematix_flow.observe.alerts.registered import alert_observers
 

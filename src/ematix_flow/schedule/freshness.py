@@ -59,7 +59,8 @@ def freshness_of(
 ) -> Freshness | None:
     """None when it promises nothing. A ``freshness_column`` is asked for in its target, which needs a world.
 
-    ``breached`` when it never succeeded or is older than promised, ``warning`` from 80 % of that on.
+    ``breached`` when it never succeeded, is older than promised, or cannot be asked for, which is as bad;
+    ``warning`` from 80 % of the promise on.
     """
     sla = spec.freshness_seconds
     if sla is None:
@@ -69,7 +70,12 @@ def freshness_of(
     elif world is None:
         raise ValueError("a freshness_column is asked for in the target: give a world")
     else:
-        since, missing = _newest(spec, world), f"{spec.freshness_column} has no value in the target"
+        try:
+            since, missing = _newest(spec, world), f"{spec.freshness_column} has no value in the target"
+        except Unsupported:
+            raise
+        except FlowError as error:
+            since, missing = None, f"the target does not tell: {error.what}"
     if since is None:
         return Freshness(spec.name, "breached", sla, reason=missing)
     lag = max(0.0, (now - since).total_seconds())
@@ -101,10 +107,7 @@ def _newest(spec: PipelineSpec, world: World) -> dt.datetime | None:
         )
     rows = source.table_query(target.table.label, [("newest", spec.freshness_column)])
     query = exp.select(exp.Max(this=column("newest"))).from_(exp.alias_(verbatim(rows), "loaded", table=True))
-    try:
-        _, found = backend.query(query.sql(dialect=source.dialect), limit=1)
-    except FlowError as error:
-        raise error.at(spec.where) from None
+    _, found = backend.query(query.sql(dialect=source.dialect), limit=1)
     return _moment(found[0][0] if found else None, spec)
 
 

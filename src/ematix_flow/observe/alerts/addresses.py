@@ -29,6 +29,7 @@ from ematix_flow.spec.redaction import remember_secret
 
 REMIND = dt.timedelta(hours=24)
 _APPRISE = "apprise+"
+_WITH_HOST = ("slack", "https", "http", "email", "webhook", "webhook+https", "webhook+http")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
@@ -94,8 +95,8 @@ class _Url:
     def shown(self) -> str:
         """As it may be shown: a host where there is one, nothing of what follows."""
         host = self.place.rpartition("@")[2].partition("/")[0]
-        public = self.scheme in ("slack", "https", "http", "email") or self.scheme.startswith("webhook")
-        return f"{self.scheme}://{host if public else '…'}{'/…' if public and '/' in self.place else ''}"
+        is_host = self.scheme in _WITH_HOST and ("." in host or host.startswith("localhost"))
+        return f"{self.scheme}://{host}/…" if is_host else f"{self.scheme}://…"
 
     def take(self, name: str) -> str | None:
         """An option's value, which nobody sees afterwards; None when it is not given."""

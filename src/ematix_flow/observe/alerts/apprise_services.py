@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from typing import Any
 
 from ematix_flow.errors import ConfigError
@@ -52,15 +53,20 @@ def is_installed() -> bool:
 
 def known_schemes() -> frozenset[str]:
     """The schemes that Apprise has a service for; none when it is not installed."""
-    if not is_installed():
-        return frozenset()
-    import apprise
-
-    return frozenset(apprise.plugins.N_MGR.schemas())
+    return frozenset(_loaded().plugins.N_MGR.schemas()) if is_installed() else frozenset()
 
 
 def _service(url: str) -> Any:
-    import apprise
-
+    apprise = _loaded()
     with apprise.LogCapture(level=apprise.logging.WARNING):
         return apprise.Apprise.instantiate(url)
+
+
+def _loaded() -> Any:
+    """Apprise with all its services, which import what Python deprecates."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import apprise
+
+        apprise.plugins.N_MGR.load_modules()
+    return apprise

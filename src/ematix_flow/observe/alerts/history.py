@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,9 @@ from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import RunLog
 
 KEY = "alerts"  # in a run's metrics
-_LOOKS = (20, 2_000)  # runs: a pipeline that fails each minute does so 1,440 times a day
-_MOST_NOTED = 20
+RECOVERED = "recovered"
+_LOOKED_BACK = 50  # runs; between two that failed may be some that found the pipeline locked
+_MOST_NOTED = 50
 _VARYING = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4,})*|\d+")
 
 _noting = threading.Lock()  # a run is noted by one process alone, but by a thread for each alerter
@@ -46,43 +48,36 @@ def is_well(record: RunRecord) -> bool:
 
 
 def open_alerts(run_log: RunLog, record: RunRecord, to: str, *, past_well: bool = False) -> list[Sent]:
-    """The alerts to this receiver since the pipeline was last well, the newest first.
+    """The alerts to this receiver since the pipeline was last well, the newest first, each once.
 
-    With ``past_well`` also older ones whose recovery was not told, as far as a short look finds them.
+    With ``past_well`` also older ones whose recovery was not told.
     """
-    for most in _LOOKS:
-        runs = run_log.list(record.pipeline, limit=most)
-        found, ended = _unresolved(runs, record.run_id, to, past_well)
-        if ended or len(runs) < most:
+    found: dict[tuple[str, str], Sent] = {}
+    for run in run_log.list(record.pipeline, limit=_LOOKED_BACK):
+        if run.started_at > record.started_at:
+            continue  # runs go on while this one is told of
+        if is_well(run) and run.run_id != record.run_id and not past_well:
             break
-    return found
-
-
-def note(run_log: RunLog, run_id: str, sent: Sent) -> None:
-    """Remember with the run that an alert of it is out."""
-    entry = {"to": sent.to, "kind": sent.kind, "signature": sent.signature, "at": sent.at.isoformat()}
-    with _noting:
-        noted = list(_noted(run_log.get(run_id)))
-        run_log.add_metrics(run_id, {KEY: [*noted, entry][-_MOST_NOTED:]})
-
-
-def _unresolved(runs: tuple[RunRecord, ...], own: str, to: str, past_well: bool) -> tuple[list[Sent], bool]:
-    """Those among these runs, and whether no older run matters."""
-    found: list[Sent] = []
-    ended = False
-    for run in runs:
-        if is_well(run) and run.run_id != own:
-            ended = True
-            if not past_well:
-                break
         for entry in reversed(_noted(run)):
-            if entry.get("to") != to:
+            if entry["to"] != to:
                 continue
-            if entry.get("kind") == "recovered":
-                return found, True
+            if entry["kind"] == RECOVERED:
+                return list(found.values())
             moment = dt.datetime.fromisoformat(entry["at"])
-            found.append(Sent(to, entry["kind"], entry["signature"], moment, run.run_id))
-    return found, ended
+            sent = Sent(to, entry["kind"], entry["signature"], moment, run.run_id)
+            found.setdefault((sent.kind, sent.signature), sent)
+    return list(found.values())
+
+
+def note(run_log: RunLog, run_id: str, alerts: Sequence[Sent]) -> None:
+    """Remember with a run which alerts are out, the newest first: the next run need not look further back."""
+    entries = [
+        {"to": sent.to, "kind": sent.kind, "signature": sent.signature, "at": sent.at.isoformat()}
+        for sent in reversed(alerts)
+    ]
+    with _noting:
+        noted = _noted(run_log.get(run_id))
+        run_log.add_metrics(run_id, {KEY: [*noted, *entries][-_MOST_NOTED:]})
 
 
 def _noted(run: RunRecord) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from ematix_flow.observe.alerts.alerter import send_in_time
 from ematix_flow.observe.alerts.event import FRESHNESS, AlertEvent, AlertKind
 from ematix_flow.observe.alerts.history import Sent, is_well, note, open_alerts, signature
 from ematix_flow.observe.observer import Ending, Observer
-from ematix_flow.state.records import RunRecord, utc_now
+from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import RunLog
 
 _MOST_UNLOGGED = 20
@@ -33,7 +33,7 @@ class AlertObserver(Observer):
 
     def run_is_well(self, record: RunRecord) -> None:
         out = self._open(record, past_well=True)
-        if not out:
+        if not out or "recovered" not in self._address.kinds:
             return
         first = min(sent.at for sent in out)
         event = AlertEvent(
@@ -43,37 +43,38 @@ class AlertObserver(Observer):
             run_id=record.run_id,
             slot=record.slot,
         )
+        send_in_time(self._address.alerter, event)
+        self._unlogged.pop(record.pipeline, None)
         # with the run that failed: this one may go on, and its own end would write over the note
-        self._send(event, record.pipeline, out[0].run_id, "")
+        over = Sent(self._address.key, event.kind, "", event.timestamp, out[0].run_id)
+        self._note(record.pipeline, over.run_id, [over])
 
     def _failed(self, record: RunRecord, ending: Ending) -> None:
         event = failure_event(record, ending)
-        what = signature(event.error_type, event.error_message)
-        now, remind = utc_now(), self._address.remind
-        for sent in self._open(record):
-            if (sent.kind, sent.signature) == (event.kind, what) and (
-                remind is None or now - sent.at < remind
-            ):
-                return
-        self._send(event, record.pipeline, record.run_id, what)
-
-    def _send(self, event: AlertEvent, pipeline: str, run_id: str, what: str) -> None:
         if event.kind not in self._address.kinds:
             return
-        send_in_time(self._address.alerter, event)
-        sent = Sent(self._address.key, event.kind, what, event.timestamp, run_id)
+        stale = event.kind == "sla_breached"  # one matter, however the words about it change
+        what = "" if stale else signature(event.error_type, event.error_message)
+        out = self._open(record)
+        known = [sent for sent in out if (sent.kind, sent.signature) == (event.kind, what)]
+        remind = self._address.remind
+        if not known or (remind is not None and event.timestamp - known[0].at >= remind):
+            send_in_time(self._address.alerter, event)
+            sent = Sent(self._address.key, event.kind, what, event.timestamp, record.run_id)
+            out = [sent, *(each for each in out if each not in known)]
+        self._note(record.pipeline, record.run_id, out)
+
+    def _note(self, pipeline: str, run_id: str, alerts: list[Sent]) -> None:
         try:
-            note(self._run_log, run_id, sent)
+            note(self._run_log, run_id, alerts)
         except FlowError:  # a log that cannot be used has said so
-            self._unlogged[pipeline] = [sent, *self._unlogged.get(pipeline, [])][:_MOST_UNLOGGED]
-        if event.kind == "recovered":
-            self._unlogged.pop(pipeline, None)
+            if alerts[0].kind != "recovered":
+                self._unlogged[pipeline] = alerts[:_MOST_UNLOGGED]
 
     def _open(self, record: RunRecord, *, past_well: bool = False) -> list[Sent]:
         unlogged = self._unlogged.get(record.pipeline, [])
         try:
-            found = open_alerts(self._run_log, record, self._address.key, past_well=past_well)
-            return [*found, *unlogged]
+            return open_alerts(self._run_log, record, self._address.key, past_well=past_well) or unlogged
         except FlowError:
             return unlogged
 
