@@ -99,6 +99,22 @@ def test_what_nobody_takes_comes_with_the_next(shop: Path, flow: Flow) -> None:
     assert len(server.posted) == 1
 
 
+def test_runs_that_a_scheduler_starts_elsewhere_alert(shop: Path, flow: Flow) -> None:
+    module = shop / "shop.py"
+    module.write_text(PIPELINES.replace('"6h"', '"6h", schedule="* * * * *"'), encoding="utf-8")
+    with http_receiver() as server:
+        url = f"webhook+http://{server.host}/in"
+        done = flow("scheduler", "--max-iterations", "1", "--alerter", url, "--interval", "120")
+    assert done.code == 0
+    (post,) = server.posted
+    assert (post.json["kind"], post.json["pipeline"], post.json["error_type"]) == (
+        "failed",
+        "orders",
+        "SourceFailed",
+    )
+    assert post.json["slot"] is not None
+
+
 def test_a_test_says_what_came_of_it(shop: Path, flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = flow("alerts", "test")
     assert nothing.code == 2 and "EMATIX_FLOW_ALERTERS" in nothing.err

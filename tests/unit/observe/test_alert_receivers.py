@@ -162,6 +162,15 @@ def test_a_server_that_takes_its_time_is_left_behind(scheme: str, behaviour: str
         send_in_time(from_url(f"{scheme}://{server.host}/in"), FAILED, seconds=0.5)
 
 
+def test_who_was_left_behind_is_given_nothing_more_until_it_is_done() -> None:
+    with http_receiver("hangs") as server:
+        alerter = from_url(f"webhook+http://{server.host}/in")
+        for words in ("no answer", "an earlier message"):
+            with pytest.raises(AlertNotSent, match=words):
+                send_in_time(alerter, FAILED, seconds=0.3)
+    assert len(server.posted) == 1
+
+
 def test_nobody_there_is_told_so() -> None:
     with refusing_port() as port:
         for url in (f"slack://localhost:{port}/x?insecure=1", f"email://localhost:{port}?to=a@b.c"):

@@ -18,7 +18,7 @@ from ematix_flow.state.runlog import RunLog
 
 KEY = "alerts"  # in a run's metrics
 RECOVERED = "recovered"
-_LOOKED_BACK = 50  # runs; between two that failed may be some that found the pipeline locked
+_LOOKS = (5, 50)  # runs; between two that failed may be some that found the pipeline locked
 _MOST_NOTED = 50
 _VARYING = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4,})*|\d+")
 
@@ -52,21 +52,36 @@ def open_alerts(run_log: RunLog, record: RunRecord, to: str, *, past_well: bool 
 
     With ``past_well`` also older ones whose recovery was not told.
     """
+    for most in _LOOKS:
+        runs = run_log.list(record.pipeline, limit=most)
+        found, ended = _unresolved(runs, record, to, past_well)
+        if ended or len(runs) < most:
+            break
+    return found
+
+
+def _unresolved(
+    runs: Sequence[RunRecord], record: RunRecord, to: str, past_well: bool
+) -> tuple[list[Sent], bool]:
+    """Those among these runs, and whether older ones do not matter."""
     found: dict[tuple[str, str], Sent] = {}
-    for run in run_log.list(record.pipeline, limit=_LOOKED_BACK):
+    ended = False
+    for run in runs:
         if run.started_at > record.started_at:
             continue  # runs go on while this one is told of
-        if is_well(run) and run.run_id != record.run_id and not past_well:
-            break
+        if is_well(run) and run.run_id != record.run_id:
+            ended = True
+            if not past_well:
+                break
         for entry in reversed(_noted(run)):
             if entry["to"] != to:
                 continue
             if entry["kind"] == RECOVERED:
-                return list(found.values())
+                return list(found.values()), True
             moment = dt.datetime.fromisoformat(entry["at"])
             sent = Sent(to, entry["kind"], entry["signature"], moment, run.run_id)
             found.setdefault((sent.kind, sent.signature), sent)
-    return list(found.values())
+    return list(found.values()), ended
 
 
 def note(run_log: RunLog, run_id: str, alerts: Sequence[Sent]) -> None:
