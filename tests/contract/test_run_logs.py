@@ -135,3 +135,16 @@ def test_a_server_that_is_away_is_one_warning_for_a_run_and_an_error_for_a_reade
     assert "hunter2" not in str(raised.value)
     with pytest.raises(FlowError):
         open_slots(dead, env={})
+
+
+def test_what_is_noted_later_stands_beside_what_a_run_told(log: RunLog) -> None:
+    one = record()
+    log.start(one)
+    log.finish(one.run_id, "failed", metrics={"stages": {"read": 1.5}})
+    log.add_metrics(one.run_id, {"alerts": [{"to": "ü"}]})
+    log.add_metrics(one.run_id, {"alerts": [{"to": "ü"}, {"to": "b", "url": "postgres://u:hunter22@h/d"}]})
+    log.add_metrics("no such run", {"alerts": []})
+    found = log.get(one.run_id)
+    assert found.status == "failed" and found.metrics["stages"] == {"read": 1.5}
+    assert [each["to"] for each in found.metrics["alerts"]] == ["ü", "b"]
+    assert "hunter22" not in str(found.metrics)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ematix_flow.errors import DeclarationError, did_you_mean
+from ematix_flow.spec.durations import duration_in
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.pipelines import PostTransform, TargetSpec
 from ematix_flow.spec.schedules import BadSchedule, Schedule
@@ -116,6 +117,39 @@ def seconds(option: str, value: Any, where: SourceLocation | None) -> float | No
     if number > _LONGEST_SECONDS:
         raise DeclarationError(f"{option}= is longer than 200 years: {value!r}", where=where)
     return float(number)
+
+
+def duration(option: str, value: Any, where: SourceLocation | None) -> float | None:
+    """Seconds, more than none: a number, a timedelta, or text as ``90s``, ``15m``, ``6h``, ``2d``."""
+    found = duration_in(value) if isinstance(value, str) else value
+    if isinstance(value, str) and found is None:
+        raise DeclarationError(
+            f"{option}={value!r} is no duration", where=where, next_step='write "90s", "15m", "6h" or "2d"'
+        )
+    number = seconds(option, found, where)
+    if number == 0:
+        raise DeclarationError(f"{option}= is nothing: no load is that fresh", where=where)
+    return number
+
+
+def freshness_column(
+    name: str | None, sla: object, targets: Sequence[TargetSpec], where: SourceLocation | None
+) -> None:
+    """A column of the one target whose newest value says how fresh it is."""
+    if name is None:
+        return
+    if sla is None:
+        raise DeclarationError(
+            "freshness_column= is measured by freshness_sla=, which is not set", where=where
+        )
+    if len(targets) > 1:
+        raise DeclarationError("freshness_column= is for a pipeline with one target", where=where)
+    table = targets[0].table
+    if table is None or name not in table.column_names:
+        known = did_you_mean(name, table.column_names if table else ())
+        raise DeclarationError(
+            f"freshness_column= names {name!r}, which is no column of {targets[0].label}.{known}", where=where
+        )
 
 
 def argument_count(function: Callable[..., Any], where: SourceLocation | None) -> int:

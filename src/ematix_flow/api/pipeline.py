@@ -249,6 +249,8 @@ def pipeline(
     tags: Sequence[str] | None = None,
     depends_on: Sequence[Any] | None = None,
     upstream_freshness_secs: float | None = None,
+    freshness_sla: str | float | dt.timedelta | None = None,
+    freshness_column: str | None = None,
     retry: Mapping[str, Any] | RetryPolicy | None = None,
     csv_read_options: Mapping[str, Any] | None = None,
     json_read_options: Mapping[str, Any] | None = None,
@@ -295,6 +297,7 @@ def pipeline(
     specs = _targets(target, targets, defaults, source, where)
     steps, functions = options.post_transforms(transforms_post, where)
     labels = options.plain_names("tags", tags, where)
+    options.freshness_column(freshness_column, freshness_sla, specs, where)
     policy = retry if isinstance(retry, RetryPolicy) else RetryPolicy.from_mapping(retry or {}, where)
 
     def declare(function: Callable[..., Any]) -> Pipeline:
@@ -312,6 +315,8 @@ def pipeline(
             upstream_freshness_seconds=options.seconds(
                 "upstream_freshness_secs", upstream_freshness_secs, where
             ),
+            freshness_seconds=options.duration("freshness_sla", freshness_sla, where),
+            freshness_column=freshness_column,
             retry=policy,
             transforms_pre=options.pre_transforms(transforms_pre, where),
             transforms_post=steps,

@@ -21,6 +21,7 @@ COMMANDS = {
     "Look": {
         "list": "Show the pipelines that a module declares.",
         "status": "Show each pipeline's last run and when it is due next.",
+        "freshness-check": "Say which pipelines are stale by their freshness_sla.",
         "plan": "Show what a run would do. Changes nothing.",
         "preview": "Show the plan and the first rows of the source.",
         "validate": "Let source and target check a pipeline.",
@@ -41,6 +42,7 @@ COMMANDS = {
     "Set up": {
         "connections": "List, check and define connections.",
         "secrets": "List and test the ${…} references of connections and settings.",
+        "alerts": "Send a test to the alerters.",
         "jars": "List or fetch the Java libraries that a backend needs.",
     },
 }

@@ -69,8 +69,14 @@ class Observer:
     def stage_finished(self, record: RunRecord, target: str, stage: str, seconds: float) -> None:
         """A stage of it ended well, just now."""
 
+    def run_is_well(self, record: RunRecord) -> None:
+        """A run that goes on, as a stream's does, has done a part of its work."""
+
     def run_finished(self, record: RunRecord, ending: Ending) -> None:
-        """The attempt is over; the record says how."""
+        """The attempt is over; the record says how.
+
+        Of one that died this is told by the next run, which finds it; nothing was told of it before.
+        """
 
     def slot_ended(self, pipeline: str, at: dt.datetime, status: str, reason: str | None) -> None:
         """A scheduled slot ended without a run: ``skipped``, or ``gave_up`` because its runs died."""
@@ -91,11 +97,18 @@ class Observers:
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
         self._told = [_Told(observer) for observer in observers]
 
+    def __bool__(self) -> bool:
+        """Whether anyone listens."""
+        return bool(self._told)
+
     def run_started(self, record: RunRecord) -> None:
         self._tell(lambda observer: observer.run_started(record))
 
     def stage_finished(self, record: RunRecord, target: str, stage: str, seconds: float) -> None:
         self._tell(lambda observer: observer.stage_finished(record, target, stage, seconds))
+
+    def run_is_well(self, record: RunRecord) -> None:
+        self._tell(lambda observer: observer.run_is_well(record))
 
     def run_finished(self, record: RunRecord, ending: Ending) -> None:
         self._tell(lambda observer: observer.run_finished(record, ending))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,9 +17,10 @@ if TYPE_CHECKING:
 
     from ematix_flow.state.runlog import RunLog
 
-ALERTERS_VARIABLE = "EMATIX_FLOW_ALERTERS"  # URLs with blanks between them
+ALERTERS_VARIABLE = "EMATIX_FLOW_ALERTERS"  # URLs with blanks or commas between them
 METRICS_VARIABLE = "EMATIX_FLOW_METRICS"
 TRACES_VARIABLE = "EMATIX_FLOW_TRACES"
+_SEPARATOR = re.compile(r"\s+|,(?=[A-Za-z][A-Za-z0-9+.-]*://)")  # some have commas in them
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,19 @@ class Observability:
     ) -> Observability:
         return cls(
             tuple(alerters)
-            or tuple(env.get(ALERTERS_VARIABLE, "").split())
+            or tuple(filter(None, _SEPARATOR.split(env.get(ALERTERS_VARIABLE, ""))))
             or list_setting("alerts", "urls"),
             metrics or env.get(METRICS_VARIABLE) or text_setting("metrics", "url"),
             traces or env.get(TRACES_VARIABLE) or text_setting("traces", "url"),
         )
+
+    def check(self) -> None:
+        """An error now when an alerter's URL cannot be understood."""
+        if self.alerters:
+            from ematix_flow.observe.alerts.addresses import open_alerter
+
+            for url in self.alerters:
+                open_alerter(url)
 
     def to_env(self) -> dict[str, str]:
         """For a run that a scheduler starts; never an argument, which everyone can read.
@@ -82,3 +93,8 @@ def _opened(settings: Observability, run_log: RunLog, numbers: Sequence[Collecto
         from ematix_flow.observe.traces import open_traces
 
         yield open_traces(settings.traces)
+    # whoever registers an alerter has imported that module
+    if settings.alerters or "ematix_flow.observe.alerts.registered" in sys.modules:
+        from ematix_flow.observe.alerts.registered import alert_observers
+
+        yield from alert_observers(settings.alerters, run_log)

@@ -252,7 +252,7 @@ def _locked_run(
 
     with ExitStack() as locks:
         unreachable = _lock(spec, world, run_id, locks)
-        settle_interrupted(spec, world, context.run_log, str(run_id), unreachable, note)
+        settle_interrupted(spec, world, context.run_log, str(run_id), unreachable, note, context.observers)
         for target in spec.targets:
             if target.label not in unreachable:
                 for left in world.target(target.connection).sweep(spec.name, target.label):

@@ -25,6 +25,7 @@ from ematix_flow.schedule.gates import gate
 from ematix_flow.schedule.run import RunContext, run_pipeline
 from ematix_flow.schedule.slots import Ended, conclude, look, take
 from ematix_flow.schedule.team import Team, jar_groups_of, with_jars
+from ematix_flow.schedule.unstarted import RunsDied, record_unstarted
 from ematix_flow.schedule.workflows import Workflows
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.state.runlog import RunLog
@@ -172,20 +173,17 @@ class Runner:
         if found.verdict == "wait":
             return SlotOutcome(slot, "waiting", found.reason)
         claim = take(self.store, record, self.holder, self.lease_seconds, spec.retry)
+        context = self.context(slot)
+        if isinstance(claim, Ended):
+            error = record_unstarted(spec, context, RunsDied(claim.reason or ""), attempts=claim.attempts)
+            self.observers.slot_ended(spec.name, slot.at, "gave_up", claim.reason)
+            return SlotOutcome(slot, "gave_up", claim.reason, error=error)
         if claim is not None and found.verdict == "skip":
             if self.store.end(claim, "skipped", found.reason):
-                record_skip(self.run_log, spec, found.reason or "", self.context(slot).trigger, slot.at)
+                record_skip(self.run_log, spec, found.reason or "", context.trigger, slot.at)
                 self.observers.slot_ended(slot.pipeline, slot.at, "skipped", found.reason)
             return SlotOutcome(slot, "skipped", found.reason)
-        if claim is None:
-            self._tell_given_up(record)
         return claim
-
-    def _tell_given_up(self, seen: SlotRecord) -> None:
-        """A slot that was given up just now because its runs died, rather than claimed by another."""
-        record = self.store.get(seen.slot)
-        if record is not None and record.status == "gave_up" and record.fence == seen.fence + 1:
-            self.observers.slot_ended(seen.slot.pipeline, seen.slot.at, "gave_up", record.reason)
 
     def run_claimed(self, claim: Claim) -> SlotOutcome:
         """Run a slot whose claim is held here, keep the claim meanwhile, and say how it ended."""

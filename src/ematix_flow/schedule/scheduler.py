@@ -19,6 +19,7 @@ from ematix_flow.observe.observer import Tick
 from ematix_flow.schedule.due import Agenda
 from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor
 from ematix_flow.schedule.run_due import Runner, SlotOutcome
+from ematix_flow.schedule.unstarted import record_unstarted
 from ematix_flow.state.slots import Claim, Lease, Slot, SlotRecord, SlotStore
 
 POLL_SECONDS, LEADER_SECONDS, GRACE_SECONDS = 10.0, 60.0, 60.0
@@ -133,10 +134,10 @@ class Scheduler:
                 break  # what is left is due at the next look, the oldest first
             found = self.runner.pick(record, now, unended.of)
             if isinstance(found, SlotOutcome):
-                if found.status == "skipped":
+                if found.status in ("skipped", "gave_up"):
                     unended.drop(found.slot)
-                    slot = found.slot
-                    _log.warning("%s of %s is skipped: %s", slot.pipeline, slot.at.isoformat(), found.reason)
+                    slot, became = found.slot, found.status.replace("_", " ")
+                    _log.warning("%s of %s %s: %s", slot.pipeline, slot.at.isoformat(), became, found.reason)
             elif found is not None and self._start(found):
                 unended.start(record)
                 started.append(found)
@@ -153,6 +154,8 @@ class Scheduler:
         except CannotDispatch as error:
             _log.error("%s", error.what)
             self._refused += 1
+            spec = self.runner.registry.pipeline(claim.slot.pipeline).spec
+            record_unstarted(spec, self.runner.context(claim.slot), error, attempts=0)
             self.runner.store.wait(claim, self.again_seconds, error.what, failed=False)
             return False
         _log.info("%s of %s is started", claim.slot.pipeline, claim.slot.at.isoformat())

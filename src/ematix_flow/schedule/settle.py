@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
+from ematix_flow.observe.observer import Ending, Observers
 from ematix_flow.plan.world import World
 from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
 from ematix_flow.state.locks import process_is_alive
-from ematix_flow.state.records import RunRecord
+from ematix_flow.state.records import RunRecord, utc_now
 from ematix_flow.state.runlog import RunLog
 
 
@@ -20,6 +22,7 @@ def settle_interrupted(
     own_run_id: str,
     unreachable: Collection[str],
     note: Callable[[str], None],
+    observers: Observers,
 ) -> None:
     """Called with the pipeline's locks held: whoever is still ``running`` then is dead.
 
@@ -38,7 +41,9 @@ def settle_interrupted(
             run_log.settle(record.run_id, "succeeded", reason)
         else:
             reason = _interrupted(spec, committed, unreachable)
-            run_log.settle(record.run_id, "interrupted", reason)
+            if run_log.settle(record.run_id, "interrupted", reason):
+                died = replace(record, status="interrupted", finished_at=utc_now(), error_message=reason)
+                observers.run_finished(died, Ending(spec.retry.max_attempts, tried_again=True))
         note(f"run {record.run_id[:8]} of {record.started_at:%Y-%m-%d %H:%M:%S} UTC: {reason}")
 
 

@@ -30,6 +30,7 @@ class Ended:
     succeeded: bool
     reason: str | None = None
     locked: bool = False
+    attempts: int = 1
 
 
 def look(
@@ -57,15 +58,15 @@ def look(
 
 def take(
     store: SlotStore, seen: SlotRecord, holder: str, seconds: float, policy: RetryPolicy
-) -> Claim | None:
-    """Claim a slot. One whose attempts die again and again is given up instead: None."""
+) -> Claim | Ended | None:
+    """Claim a slot; None when another was faster. One whose attempts die again and again is ended."""
     claim = store.claim(seen, holder, seconds)
     if claim is None:
         return None
     if claim.deaths >= max(DEATHS, policy.max_attempts):
         last = f"; what was heard last: {seen.reason}" if seen.reason else ""
-        store.end(claim, "gave_up", f"{claim.deaths} attempts ended without a word{last}")
-        return None
+        reason = f"{claim.deaths} attempts ended without a word{last}"
+        return Ended(False, reason, attempts=claim.deaths) if store.end(claim, "gave_up", reason) else None
     return claim
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import os
 import signal
@@ -185,6 +186,8 @@ def start_stream(
     )
     seen = watch or StreamWatch()
     measured = metrics or StreamMetrics()
+    if observers is None:
+        Observability.resolve(os.environ).check()
     server = measured.serve(metrics_port) if metrics_port is not None else None
 
     def run(running: RunningStream) -> None:
@@ -215,8 +218,12 @@ class _Run:
     ) -> None:
         self.spec, self.running, self.watch, self.metrics = spec, running, watch, metrics
         self.log, self.engine, self.once, self.observers = log, engine, once, observers
+        self._record: RunRecord | None = None  # of the attempt that is made, or was
+        self._well_after = dt.timedelta()
+        self._is_well = False
 
     def supervised(self, policy: RestartPolicy) -> None:
+        self._well_after = dt.timedelta(seconds=policy.reset_backoff_after_seconds)
         supervisor: Supervisor[None] = Supervisor(
             policy, stop=self.running._stop, on_restart=self._restarting
         )
@@ -224,20 +231,23 @@ class _Run:
             supervisor.run(self.attempt, lambda error: isinstance(error, _FINAL))
         except BaseException as error:
             self.metrics.state(self.spec.name, "failed", error if isinstance(error, FlowError) else None)
+            self._tell(error, policy.max_restarts)
             raise
         self.metrics.state(self.spec.name, "stopped")
         self.watch.stopped(self.spec.name)
 
     def attempt(self) -> None:
         """One start, recorded in the run log."""
-        record = RunRecord(
+        self._record = record = RunRecord(
             run_id=str(uuid.uuid4()),
             pipeline=self.spec.name,
             target=", ".join(t.label for t in self.spec.targets),
             mode="stream",
             trigger="consume",
+            attempt=self.running._counts["restarts"] + 1,
             pid=os.getpid(),
         )
+        self._is_well = False
         self.metrics.state(record.pipeline, "starting")
         self.log.start(record)
         self.observers.run_started(record)
@@ -247,10 +257,14 @@ class _Run:
         except PipelineLocked as error:
             self._finish(record, before, "skipped", error)
             raise
+        except (Interrupted, KeyboardInterrupt) as error:
+            self._finish(record, before, "cancelled", error)
+            raise
         except BaseException as error:
             self._finish(record, before, "failed", error)
             raise
         self._finish(record, before, "succeeded")
+        self._tell(None)
 
     def _follow(self) -> None:
         with open_letters(self.spec) as letters:
@@ -263,7 +277,7 @@ class _Run:
                 letters=letters,
                 report=self._report,
                 note=self.watch.note,
-                alive=lambda: self.metrics.idle(self.spec.name),
+                alive=self._alive,
                 failing=self._failing,
                 stop=self.running._stop,
             )
@@ -271,7 +285,24 @@ class _Run:
             self.metrics.state(self.spec.name, "running")
             stream.run()
 
+    def _alive(self) -> None:
+        self.metrics.idle(self.spec.name)
+        if self._record is not None and utc_now() - self._record.started_at >= self._well_after:
+            self._well()
+
+    def _well(self) -> None:
+        """A batch is loaded, or it runs for long enough without one: a failure before is over."""
+        if self._record is not None and not self._is_well:
+            self._is_well = True
+            self.observers.run_is_well(self._record)
+
+    def _tell(self, error: BaseException | None, most: int | None = None, *, again: bool = False) -> None:
+        """The attempt is over; one that failed may be followed by another, ``most`` so often."""
+        if self._record is not None and self._record.finished_at is not None:
+            self.observers.run_finished(self._record, Ending((most or 0) + 1, again, error))
+
     def _report(self, batch: BatchReport) -> None:
+        self._well()
         name = self.spec.name
         written, letters = sum(batch.rows_written.values()), sum(batch.dead_letters.values())
         self.running._add(
@@ -308,6 +339,7 @@ class _Run:
         self.running._add(restarts=1)
         self.metrics.restarted(self.spec.name, restart.error)
         self.watch.restarting(self.spec.name, restart.error, restart.delay)
+        self._tell(restart.error, restart.limit, again=True)
 
     def _finish(
         self,
@@ -328,7 +360,7 @@ class _Run:
         self.log.finish(record.run_id, status, error=error, **over)
         if error is not None:
             over |= {"error_type": type(error).__name__, "error_message": str(error)}
-        self.observers.run_finished(replace(record, status=status, **over), Ending(error=error))
+        self._record = replace(record, status=status, **over)
 
 
 @contextmanager

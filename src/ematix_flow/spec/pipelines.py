@@ -261,6 +261,8 @@ class PipelineSpec:
     tags: tuple[str, ...] = ()
     depends_on: tuple[str, ...] = ()
     upstream_freshness_seconds: float | None = None
+    freshness_seconds: float | None = None  # after so long without a success it is stale
+    freshness_column: str | None = None  # whose newest value in the target counts instead
     retry: RetryPolicy = RetryPolicy()
     transforms_pre: tuple[PreTransform, ...] = ()
     transforms_post: tuple[PostTransform, ...] = ()
@@ -289,6 +291,8 @@ class PipelineSpec:
             "tags": list(self.tags),
             "depends_on": list(self.depends_on),
             "upstream_freshness_seconds": self.upstream_freshness_seconds,
+            "freshness_seconds": self.freshness_seconds,
+            "freshness_column": self.freshness_column,
             "retry": asdict(self.retry),
             "transforms_pre": [t.to_json() for t in self.transforms_pre],
             "transforms_post": [asdict(t) for t in self.transforms_post],

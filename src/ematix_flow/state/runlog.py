@@ -83,6 +83,10 @@ class RunLog(ABC):
         """Someone else's word on a run that died: true when it still was ``running`` and now is not."""
 
     @abstractmethod
+    def add_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:
+        """Add to what a run has told, in the place of what is there under the same keys."""
+
+    @abstractmethod
     def get(self, run_id: str) -> RunRecord:
         """The run with this id, or whose id alone begins so. UsageError when none or several do."""
 
@@ -149,6 +153,9 @@ class NullRunLog(RunLog):
 
     def settle(self, run_id: str, status: RunStatus, reason: str) -> bool:
         return False
+
+    def add_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:
+        return None
 
     def get(self, run_id: str) -> RunRecord:
         raise self.reason

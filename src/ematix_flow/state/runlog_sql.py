@@ -132,6 +132,16 @@ class SqlRunLog(RunLog):
         values = {"finished_at": utc_now(), "error_message": shown_text(reason)}
         return self._end(run_id, status, values, from_status=("running",))
 
+    def add_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:
+        this = runs.c.run_id == run_id
+        try:
+            with self._transaction() as connection:
+                there = connection.execute(sa.select(runs.c.metrics).where(this)).scalar()
+                merged = {**(there or {}), **masked_metrics(metrics)}
+                connection.execute(sa.update(runs).where(this).values(metrics=merged))
+        except SQLAlchemyError as error:
+            self._warn(f"a note on run {run_id}", error)
+
     def get(self, run_id: str) -> RunRecord:
         if not run_id:
             raise no_such_run(run_id)

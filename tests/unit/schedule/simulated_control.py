@@ -127,10 +127,10 @@ class World:
                 for record in self.asked(look, self.store, agenda):
                     yield 0.05
                     claim = self.asked(take, self.store, record, holder, LEASE, POLICY)
-                    if claim is not None:
+                    if isinstance(claim, Claim):
                         self.note_held(claim)
                     yield 0.05
-                    if claim is not None:
+                    if isinstance(claim, Claim):
                         self.spawn(f"worker of {claim.slot.pipeline}", self.worker(claim))
             yield 15.0
 

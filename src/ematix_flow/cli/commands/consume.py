@@ -91,6 +91,7 @@ def consume(
     from ematix_flow.state.runlog import project_run_log
 
     watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
+    watching.check()
     pipelines = chosen(what or [], module, everything=everything)
     if plan:
         plans = [pipeline.plan(engine=engine) for pipeline in pipelines]

@@ -1,0 +1,36 @@
+"""Alerters: what they are told, those that there are, and how a program adds its own."""
+
+from __future__ import annotations
+
+from ematix_flow.observe.alerts.alerter import Alerter, AlertNotSent
+from ematix_flow.observe.alerts.apprise_services import AppriseAlerter
+from ematix_flow.observe.alerts.event import AlertEvent
+from ematix_flow.observe.alerts.mail import EmailAlerter
+from ematix_flow.observe.alerts.receivers import (
+    PagerDutyAlerter,
+    SlackAlerter,
+    StdoutAlerter,
+    WebhookAlerter,
+)
+from ematix_flow.observe.alerts.registered import (
+    active_alerters,
+    clear_alerters,
+    from_url,
+    register_alerter,
+)
+
+__all__ = [
+    "AlertEvent",
+    "AlertNotSent",
+    "Alerter",
+    "AppriseAlerter",
+    "EmailAlerter",
+    "PagerDutyAlerter",
+    "SlackAlerter",
+    "StdoutAlerter",
+    "WebhookAlerter",
+    "active_alerters",
+    "clear_alerters",
+    "from_url",
+    "register_alerter",
+]

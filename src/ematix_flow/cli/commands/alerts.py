@@ -1,0 +1,72 @@
+"""``flow alerts``: whether alerts arrive."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ematix_flow.cli.group import new_app
+from ematix_flow.cli.options import OutputOption
+from ematix_flow.cli.output import Column, status_column, write_json, write_table
+from ematix_flow.errors import UsageError
+
+if TYPE_CHECKING:
+    from ematix_flow.observe.alerts.addresses import Address
+
+app = new_app("Alerters: who is told that a pipeline failed.")
+
+
+@app.callback()
+def _family() -> None:
+    """Alerters: who is told that a pipeline failed."""
+
+
+@app.command()
+def test(
+    urls: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="URL", help="Alerters; without one, those of the settings.", show_default=False
+        ),
+    ] = None,
+    output: OutputOption = "text",
+) -> int:
+    """Send a test to each alerter, and say what came of it; exit code 1 when one did not take it."""
+    from ematix_flow.observe.alerts.addresses import open_alerter
+    from ematix_flow.observe.settings import ALERTERS_VARIABLE, Observability
+
+    given = tuple(urls or ()) or Observability.resolve(os.environ).alerters
+    if not given:
+        raise UsageError(
+            "no alerter is set",
+            next_step=f"give a URL, or set {ALERTERS_VARIABLE}, or [alerts] urls in .ematix-flow.toml",
+        )
+    results = [_tried(address) for address in [open_alerter(url) for url in given]]
+    if output == "json":
+        write_json(results)
+    else:
+        columns = (Column("alerter"), status_column("result"), Column("seconds", right=True), Column("why"))
+        write_table(
+            columns, [(r["alerter"], r["status"], f"{r['seconds']:.1f}", r["reason"]) for r in results]
+        )
+    return 1 if any(result["status"] == "failed" for result in results) else 0
+
+
+def _tried(address: Address) -> dict[str, Any]:
+    from ematix_flow.observe.alerts.alerter import AlertNotSent, send_in_time
+    from ematix_flow.observe.alerts.event import AlertEvent
+
+    started, reason = time.monotonic(), None
+    try:
+        send_in_time(address.alerter, AlertEvent("test", "flow alerts test"))
+    except AlertNotSent as error:
+        reason = error.what
+    return {
+        "alerter": address.alerter.name,
+        "status": "failed" if reason else "ok",
+        "seconds": round(time.monotonic() - started, 3),
+        "reason": reason,
+    }

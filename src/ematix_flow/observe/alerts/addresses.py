@@ -1,0 +1,252 @@
+"""Alerters by URL. A URL is checked before anything runs, and no message shows more of it than its host."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import quote, unquote, unquote_plus, urlsplit
+
+from ematix_flow.config.interpolate import expand
+from ematix_flow.errors import ConfigError, did_you_mean
+from ematix_flow.observe.alerts.alerter import Alerter
+from ematix_flow.observe.alerts.apprise_services import INSTALL, AppriseAlerter, is_installed, known_schemes
+from ematix_flow.observe.alerts.event import KINDS
+from ematix_flow.observe.alerts.mail import EmailAlerter
+from ematix_flow.observe.alerts.receivers import (
+    PAGERDUTY,
+    PagerDutyAlerter,
+    SlackAlerter,
+    StdoutAlerter,
+    WebhookAlerter,
+)
+from ematix_flow.spec.connections.references import REFERENCE
+from ematix_flow.spec.durations import duration_in
+from ematix_flow.spec.redaction import remember_secret
+
+REMIND = dt.timedelta(hours=24)
+_APPRISE = "apprise+"
+_WITH_HOST = ("slack", "https", "http", "email", "webhook", "webhook+https", "webhook+http")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Address:
+    """An alerter, what it is told of, and how often of a failure that lasts (None: once).
+
+    ``key`` tells it from others in the notes about what was sent.
+    """
+
+    alerter: Alerter
+    key: str
+    remind: dt.timedelta | None = REMIND
+    kinds: frozenset[str] = frozenset(KINDS)
+
+
+def open_alerter(url: str) -> Address:
+    """The alerter at a URL, whose ``${…}`` references are replaced now. Connects to nothing."""
+    given = _Url(_expanded(url))
+    remind, kinds = given.remind(), given.kinds()
+    opened = _OPENERS.get(given.scheme, _by_apprise)(given)
+    # of the URL as it was given: the same when a secret behind a reference changes
+    key = f"{opened.name} {hashlib.sha256(url.encode()).hexdigest()[:8]}"
+    return Address(opened, key, remind, kinds)
+
+
+def _expanded(url: str) -> str:
+    """What a reference stands for is text of the place where it stands, whatever characters it has.
+
+    A URL that is one reference and nothing else is what the reference says.
+    """
+    url = url.strip()
+    if REFERENCE.fullmatch(url):
+        found = str(expand(url, used_by="an alerter")).strip()
+        remember_secret(found)
+        return found
+    hidden = REFERENCE.sub(lambda match: "x" * len(match[0]), url)
+    start = hidden.find("://") + 3
+    path = min((at for at in (hidden.find(mark, start) for mark in "/?#") if at >= 0), default=len(url))
+
+    def value(match: re.Match[str]) -> str:
+        return quote(expand(match[0], used_by="an alerter"), safe="" if match.start() < path else "/")
+
+    return REFERENCE.sub(value, url)
+
+
+class _Url:
+    """The pieces of an alerter's URL. Options are taken out one by one; what is left was not understood."""
+
+    def __init__(self, text: str) -> None:
+        found = _SCHEME.fullmatch(text)
+        if found is None or re.search(r"\s", text):
+            raise ConfigError(
+                "an alerter is a URL without blanks, and one of those given is not",
+                next_step="write stdout://, slack://hooks.slack.com/services/…, email://host?to=…",
+            )
+        self.scheme = found[1].lower()
+        before, _, query = found[2].partition("?")
+        self.place = before
+        self._query = [part for part in query.split("&") if part]
+
+    @property
+    def shown(self) -> str:
+        """As it may be shown: a host where there is one, nothing of what follows."""
+        host = self.place.rpartition("@")[2].partition("/")[0]
+        is_host = self.scheme in _WITH_HOST and ("." in host or host.startswith("localhost"))
+        return f"{self.scheme}://{host}/…" if is_host else f"{self.scheme}://…"
+
+    def take(self, name: str) -> str | None:
+        """An option's value, which nobody sees afterwards; None when it is not given."""
+        values = [part for part in self._query if unquote_plus(part.partition("=")[0]) == name]
+        if not values:
+            return None
+        if len(values) > 1:
+            raise self.wrong(f"gives {name}= twice")
+        self._query.remove(values[0])
+        return unquote(values[0].partition("=")[2])
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.take(name)
+        if value not in (None, "0", "1", "true", "false"):
+            raise self.wrong(f"has {name}={value!r}", f"write {name}=0 or {name}=1")
+        return default if value is None else value in ("1", "true")
+
+    def remind(self) -> dt.timedelta | None:
+        value = self.take("remind")
+        if value is None or value == "never":
+            return REMIND if value is None else None
+        found = duration_in(value)
+        if not found:
+            raise self.wrong(f"has remind={value!r}", "write remind=6h, 1d or never")
+        return found
+
+    def kinds(self) -> frozenset[str]:
+        value = self.take("on")
+        if value is None:
+            return frozenset(KINDS)
+        wanted = [kind.strip() for kind in value.split(",") if kind.strip()]
+        for kind in wanted:
+            if kind not in KINDS:
+                raise self.wrong(f"has on={kind!r}.{did_you_mean(kind, KINDS)}")
+        return frozenset([*wanted, "test"])
+
+    def address(self, scheme: str) -> str:
+        """The HTTP address that it means, with what is left of the query as it was written."""
+        query = "&".join(self._query)
+        return f"{scheme}://{self.place}{'?' if query else ''}{query}"
+
+    def no_more(self, *known: str) -> None:
+        """Refuse what was not taken: a misspelt option would be an alert that nobody gets."""
+        for part in self._query:
+            name = unquote_plus(part.partition("=")[0])
+            raise self.wrong(f"has no option {name!r}.{did_you_mean(name, {'remind', 'on', *known})}")
+
+    def wrong(self, what: str, next_step: str | None = None) -> ConfigError:
+        return ConfigError(f"the alerter {self.shown} {what}", next_step=next_step)
+
+
+def _stdout(url: _Url) -> Alerter:
+    if url.place:
+        raise url.wrong("goes nowhere but to this terminal", "write stdout://")
+    url.no_more()
+    return StdoutAlerter()
+
+
+def _slack(url: _Url) -> Alerter:
+    host, _, path = url.place.partition("/")
+    if not path or ("." not in host and not host.startswith("localhost")):
+        raise url.wrong(
+            "is no incoming webhook of Slack",
+            "write slack://hooks.slack.com/services/…; for Apprise's own form write apprise+slack://…",
+        )
+    insecure = url.flag("insecure", False)
+    url.no_more("insecure")
+    return SlackAlerter(url.address("http" if insecure else "https"), insecure=insecure)
+
+
+def _like_slack(url: _Url) -> Alerter:
+    insecure = url.flag("insecure", False)
+    return SlackAlerter(url.address(url.scheme), insecure=insecure)
+
+
+def _webhook(url: _Url) -> Alerter:
+    insecure, secret, variable = url.flag("insecure", False), url.take("secret"), url.take("secret-env")
+    if secret is not None and variable is not None:
+        raise url.wrong("has secret= and secret-env=", "give one of them")
+    if variable is not None:
+        secret = os.environ.get(variable)
+        if not secret:
+            raise url.wrong(
+                f"is signed with the variable {variable}, which is not set", f"export {variable}=…"
+            )
+    _, _, scheme = url.scheme.partition("+")
+    return WebhookAlerter(url.address(scheme or "https"), secret=secret, insecure=insecure)
+
+
+def _email(url: _Url) -> Alerter:
+    try:
+        pieces = urlsplit(f"email://{url.place}")
+        port = pieces.port
+    except ValueError:
+        raise url.wrong("has a port that is none", "give one of 1 to 65535") from None
+    if not pieces.hostname or port == 0 or pieces.path.strip("/"):
+        raise url.wrong("names no mail server", "write email://[user:password@]host[:port]?from=…&to=…")
+    listed, sender = url.take("to"), url.take("from")
+    if not listed:
+        raise url.wrong("does not say whom to tell", "append ?to=a@example.com,b@example.com")
+    starttls, insecure = url.flag("starttls", True), url.flag("insecure", False)
+    url.no_more("to", "from", "starttls", "insecure")
+    return EmailAlerter(
+        unquote(pieces.hostname),
+        port=port,
+        to=[address.strip() for address in listed.split(",") if address.strip()],
+        sender=sender,
+        user=None if pieces.username is None else unquote(pieces.username),
+        password=None if pieces.password is None else unquote(pieces.password),
+        starttls=starttls,
+        insecure=insecure,
+    )
+
+
+def _pagerduty(url: _Url) -> Alerter:
+    key = unquote(url.place.strip("/"))
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", key):
+        raise url.wrong(
+            "has no routing key",
+            "write pagerduty://ROUTING_KEY?service=…; for Apprise's own form write apprise+pagerduty://…",
+        )
+    given = {name: url.take(name) for name in ("severity", "service", "endpoint")}
+    url.no_more(*given)
+    return PagerDutyAlerter(
+        key,
+        severity=given["severity"] or "error",
+        service=given["service"] or "ematix-flow",
+        endpoint=given["endpoint"] or PAGERDUTY,
+    )
+
+
+def _by_apprise(url: _Url) -> Alerter:
+    scheme = url.scheme.removeprefix(_APPRISE)
+    if url.scheme == scheme and scheme not in known_schemes():
+        missing = "" if is_installed() else f"; what Apprise knows needs  {INSTALL}"
+        raise ConfigError(
+            f"no alerter is called {scheme}://.{did_you_mean(scheme, {*_OPENERS, *known_schemes()})}",
+            next_step=f"flow alerts test URL  tries one{missing}",
+        )
+    return AppriseAlerter(url.address(scheme))
+
+
+_OPENERS: dict[str, Callable[[_Url], Alerter]] = {
+    "stdout": _stdout,
+    "slack": _slack,
+    "https": _like_slack,
+    "http": _like_slack,
+    "webhook": _webhook,
+    "webhook+https": _webhook,
+    "webhook+http": _webhook,
+    "email": _email,
+    "pagerduty": _pagerduty,
+}

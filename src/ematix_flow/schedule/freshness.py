@@ -1,0 +1,187 @@
+"""Freshness: how old what a pipeline has loaded is, against what it promises by ``freshness_sla``."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import uuid
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from sqlglot import exp
+
+from ematix_flow.backends.base import BatchSource
+from ematix_flow.errors import FlowError, LoadError, Unsupported, UsageError
+from ematix_flow.observe.alerts.event import FRESHNESS
+from ematix_flow.observe.alerts.history import is_well
+from ematix_flow.observe.observer import Ending, Observers
+from ematix_flow.plan.world import World
+from ematix_flow.spec.pipelines import PipelineSpec
+from ematix_flow.state.records import RunRecord, utc_now
+from ematix_flow.state.runlog import RunLog
+from ematix_flow.strategies.sql import column, verbatim
+
+FreshnessState = Literal["healthy", "warning", "breached"]
+WARNING_SHARE = 0.8
+_MEANWHILE = dt.timedelta(seconds=10)  # in which another machine may tell of the same
+_LOOKED_BACK = 50
+_NAMES = uuid.UUID("0f0f3c4e-6a4e-4c40-8d0c-5d1d6f6c1b11")
+
+
+class Stale(LoadError):
+    """What a pipeline has loaded is older than it promises."""
+
+
+@dataclass(frozen=True)
+class Freshness:
+    """One pipeline: ``since`` is the newest that there is of it, None when there is nothing."""
+
+    pipeline: str
+    state: FreshnessState
+    sla_seconds: float
+    since: dt.datetime | None = None
+    lag_seconds: float | None = None
+    reason: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "state": self.state,
+            "lag_seconds": None if self.lag_seconds is None else round(self.lag_seconds, 3),
+            "sla_seconds": self.sla_seconds,
+            "since": self.since.isoformat() if self.since else None,
+            "reason": self.reason,
+        }
+
+
+def freshness_of(
+    spec: PipelineSpec, run_log: RunLog, now: dt.datetime, world: World | None = None
+) -> Freshness | None:
+    """None when it promises nothing. A ``freshness_column`` is asked for in its target, which needs a world.
+
+    ``breached`` when it never succeeded, is older than promised, or cannot be asked for, which is as bad;
+    ``warning`` from 80 % of the promise on.
+    """
+    sla = spec.freshness_seconds
+    if sla is None:
+        return None
+    if spec.freshness_column is None:
+        since, missing = _last_success(spec.name, run_log), "it never succeeded"
+    elif world is None:
+        raise ValueError("a freshness_column is asked for in the target: give a world")
+    else:
+        try:
+            since, missing = _newest(spec, world), f"{spec.freshness_column} has no value in the target"
+        except Unsupported:
+            raise
+        except FlowError as error:
+            since, missing = None, f"the target does not tell: {error.what}"
+    if since is None:
+        return Freshness(spec.name, "breached", sla, reason=missing)
+    lag = max(0.0, (now - since).total_seconds())
+    state: FreshnessState = "healthy"
+    if lag > sla:
+        state = "breached"
+    elif lag >= WARNING_SHARE * sla:
+        state = "warning"
+    return Freshness(spec.name, state, sla, since, lag)
+
+
+def _last_success(pipeline: str, run_log: RunLog) -> dt.datetime | None:
+    """The end of the newest run that loaded, or that found nothing new."""
+    found = run_log.list(pipeline, "succeeded", limit=1)
+    found += tuple(filter(is_well, run_log.list(pipeline, "skipped", limit=_LOOKED_BACK)))[:1]
+    return max((run.finished_at or run.started_at for run in found), default=None)
+
+
+def _newest(spec: PipelineSpec, world: World) -> dt.datetime | None:
+    """The highest value of the column in the target, by one query."""
+    target = spec.targets[0]
+    backend = world.backend(target.connection)
+    source = backend.source()
+    if not isinstance(source, BatchSource) or target.table is None or spec.freshness_column is None:
+        raise Unsupported(
+            f"the newest {spec.freshness_column} of {target.label} cannot be asked for without Spark",
+            where=spec.where,
+            next_step="leave out freshness_column=, and the last successful run counts",
+        )
+    rows = source.table_query(target.table.label, [("newest", spec.freshness_column)])
+    query = exp.select(exp.Max(this=column("newest"))).from_(exp.alias_(verbatim(rows), "loaded", table=True))
+    _, found = backend.query(query.sql(dialect=source.dialect), limit=1)
+    return _moment(found[0][0] if found else None, spec)
+
+
+def _moment(value: object, spec: PipelineSpec) -> dt.datetime | None:
+    """A moment as the driver hands it over; without a zone it is UTC, as everything that is loaded."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):  # then it is refused below
+            value = dt.datetime.fromisoformat(value.replace("Z", "+00:00"))
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        value = dt.datetime(value.year, value.month, value.day)
+    if value is None or isinstance(value, dt.datetime):
+        return value if value is None or value.tzinfo else value.replace(tzinfo=dt.timezone.utc)
+    raise Unsupported(
+        f"freshness_column={spec.freshness_column!r} holds {type(value).__name__}, and is to hold moments",
+        where=spec.where,
+        next_step="name a column of timestamps or dates",
+    )
+
+
+def tell_freshness(spec: PipelineSpec, found: Freshness, run_log: RunLog, observers: Observers) -> None:
+    """Tell the observers of a breach, and of its end. Each is in the run log, once for all who look."""
+    name = f"{FRESHNESS}{found.pipeline}"
+    last = run_log.last(name)
+    error = None
+    if found.state == "breached":
+        step = f"flow runs list --pipeline {found.pipeline}"
+        error = Stale(_words(found), where=spec.where, next_step=step)
+    elif last is None:
+        return
+    # what is known is told again: whoever has heard of it stays silent
+    is_known = last is not None and (last.status == "failed") == (error is not None)
+    _tell(last if last is not None and is_known else _next(name, spec, last), error, run_log, observers)
+
+
+def _next(name: str, spec: PipelineSpec, last: RunRecord | None) -> RunRecord:
+    return RunRecord(
+        # not random: others who look at the same time find it there
+        run_id=str(uuid.uuid5(_NAMES, f"{name}\n{last.run_id if last else ''}")),
+        pipeline=name,
+        target=", ".join(target.label for target in spec.targets),
+        mode="freshness",
+        trigger="freshness-check",
+    )
+
+
+def _tell(record: RunRecord, error: FlowError | None, run_log: RunLog, observers: Observers) -> None:
+    status: Literal["succeeded", "failed"] = "succeeded" if error is None else "failed"
+    try:
+        run_log.start(record)
+        run_log.finish(record.run_id, status, error=error)
+    except UsageError:
+        record = run_log.get(record.run_id)
+        if utc_now() - record.started_at < _MEANWHILE:
+            return
+    told = replace(
+        record,
+        status=status,
+        finished_at=utc_now(),
+        error_type=None if error is None else type(error).__name__,
+        error_message=None if error is None else str(error),
+    )
+    observers.run_finished(told, Ending(error=error))
+
+
+def _words(found: Freshness) -> str:
+    allowed = _duration(found.sla_seconds)
+    if found.lag_seconds is None:
+        return f"{found.reason}; it promises to be at most {allowed} old"
+    return f"what it has loaded is {_duration(found.lag_seconds)} old; it promises at most {allowed}"
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if whole >= 2 * size or whole == size:
+            return f"{whole // size} {unit}"
+    return f"{whole} s"

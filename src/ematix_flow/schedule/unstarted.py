@@ -1,0 +1,60 @@
+"""Slots of which no run can tell: it could not be started, or died each time. Someone else says so for it."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+from ematix_flow.errors import FlowError, LoadError, UsageError
+from ematix_flow.observe.observer import Ending
+from ematix_flow.schedule.run import RunContext
+from ematix_flow.spec.pipelines import PipelineSpec
+from ematix_flow.state.records import RunRecord, utc_now
+
+_NAMES = uuid.UUID("6f2c1a52-6a0e-4f5f-9a43-0f3f6f1b7c3e")
+
+
+class RunsDied(LoadError):
+    """The attempts of a slot ended without a word, one after the other."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            reason,
+            next_step="look at what ends them: memory, the machine, the executor's own log",
+        )
+
+
+def record_unstarted(
+    spec: PipelineSpec, context: RunContext, error: FlowError, *, attempts: int
+) -> FlowError:
+    """A failed run in the log and before the observers, once for a slot and a kind of error.
+
+    ``attempts`` are those that were made, when none is to follow.
+    """
+    slot = context.slot
+    error.at(spec.where)
+    record = RunRecord(
+        # not random: whoever else notices the same finds it there
+        run_id=str(uuid.uuid5(_NAMES, f"{spec.name}\n{slot}\n{type(error).__name__}")),
+        pipeline=spec.name,
+        target=", ".join(target.label for target in spec.targets),
+        mode=", ".join(dict.fromkeys(target.mode for target in spec.targets)),
+        trigger=context.trigger,
+        slot=slot,
+        attempt=max(attempts, 1),
+    )
+    try:
+        context.run_log.start(record)
+    except UsageError:
+        return error
+    context.run_log.finish(record.run_id, "failed", error=error)
+    told = replace(
+        record,
+        status="failed",
+        finished_at=utc_now(),
+        error_type=type(error).__name__,
+        error_message=str(error),
+    )
+    ending = Ending(attempts or spec.retry.max_attempts, tried_again=not attempts, error=error)
+    context.observers.run_finished(told, ending)
+    return error

@@ -1,0 +1,225 @@
+"""What observers hear of runs that cannot speak for themselves: died, never started; and of streams."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ematix_flow import BigInt, Pipeline, SQLiteConnection, ematix
+from ematix_flow.alerters import Alerter, AlertEvent, clear_alerters, register_alerter
+from ematix_flow.backends.run_logs import open_run_log
+from ematix_flow.errors import CannotConnect, FlowError, RowRejected, TargetFailed
+from ematix_flow.graph.registry import current_registry
+from ematix_flow.observe.settings import Observability, observing
+from ematix_flow.schedule.context import run_context
+from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Executor
+from ematix_flow.schedule.restarts import RestartPolicy
+from ematix_flow.schedule.run_due import Runner, SlotOutcome
+from ematix_flow.schedule.scheduler import Scheduler
+from ematix_flow.schedule.streams import _Run
+from ematix_flow.state.records import RunRecord
+from ematix_flow.state.runlog import RunLog
+from ematix_flow.state.slots import Slot, SlotRecord
+from ematix_flow.state.slots_memory import MemorySlots
+
+NOON = dt.datetime(2026, 5, 17, 12, tzinfo=dt.timezone.utc)
+
+
+class Hears(Alerter):
+    name = "hears"
+
+    def __init__(self) -> None:
+        self.events: list[AlertEvent] = []
+
+    def send(self, event: AlertEvent) -> None:
+        self.events.append(event)
+
+    @property
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.events]
+
+
+@pytest.fixture
+def hears() -> Iterator[Hears]:
+    listening = Hears()
+    register_alerter(listening)
+    yield listening
+    clear_alerters()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[RunLog]:
+    with open_run_log(f"sqlite://{tmp_path}/log.db", env={}) as opened:
+        yield opened
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Pipeline:
+    db = SQLiteConnection(name="db", path=str(tmp_path / "db.sqlite"))
+    with sqlite3.connect(tmp_path / "db.sqlite") as made:
+        made.execute("CREATE TABLE raw (id INTEGER)")
+
+    @ematix.table(schema=None)
+    class Orders:
+        id: BigInt
+
+    @ematix.pipeline(
+        target=Orders, target_connection=db, mode="truncate", allow_empty=True, schedule="* * * * *"
+    )
+    def orders(conn: Any) -> str:
+        return "SELECT id FROM raw"
+
+    return orders
+
+
+def test_a_run_that_died_is_told_as_failed_by_the_next(
+    orders: Pipeline, log: RunLog, hears: Hears, tmp_path: Path
+) -> None:
+    gone = os.fork()
+    if gone == 0:
+        os._exit(0)
+    os.waitpid(gone, 0)
+    log.start(RunRecord(run_id="dead0000", pipeline="orders", target="db:orders", mode="append", pid=gone))
+    orders.sync(run_log=f"sqlite://{tmp_path}/log.db")
+    assert hears.kinds == ["failed", "recovered"]
+    assert hears.events[0].run_id == "dead0000"
+    assert "the process ended before it committed" in hears.events[0].error_message
+
+
+class Nowhere(Executor):
+    """Starts nothing."""
+
+    def room(self) -> int | None:
+        return None
+
+    def dispatch(self, job: Dispatch) -> None:
+        raise CannotDispatch(f"the cluster does not take {job.claim.slot.pipeline}")
+
+    def close(self, grace: float) -> None:
+        return
+
+
+@pytest.fixture
+def runner(orders: Pipeline, tmp_path: Path, hears: Hears) -> Iterator[Runner]:
+    with run_context(run_log=f"sqlite://{tmp_path}/log.db", trigger="schedule") as context:
+        yield Runner(
+            current_registry(), MemorySlots(), context.run_log, lambda slot: replace(context, slot=slot.at)
+        )
+
+
+def heard(runner: Runner) -> None:
+    """Wait until everything was sent."""
+    runner.context(Slot("orders", NOON)).observers.close(60)
+
+
+def test_a_slot_whose_runs_die_one_after_the_other_is_told_and_recorded(
+    runner: Runner, log: RunLog, hears: Hears
+) -> None:
+    slot = Slot("orders", NOON)
+    runner.store.open([slot])
+    outcome: object = None
+    for _ in range(4):
+        record = runner.store.get(slot)
+        assert isinstance(record, SlotRecord)
+        outcome = replace(runner, lease_seconds=0.0).pick(record)  # a claim that nobody keeps
+    heard(runner)
+    assert isinstance(outcome, SlotOutcome)
+    assert (outcome.status, outcome.reason) == ("gave_up", "3 attempts ended without a word")
+    (event,) = hears.events
+    assert (event.kind, event.error_type, event.slot) == ("gave_up", "RunsDied", NOON)
+    (recorded,) = log.list("orders")
+    assert (recorded.status, recorded.slot) == ("failed", NOON)
+
+
+def test_a_run_that_cannot_be_started_is_told_once_until_one_succeeds(
+    runner: Runner, orders: Pipeline, log: RunLog, hears: Hears, tmp_path: Path
+) -> None:
+    scheduler = Scheduler(runner, Nowhere(), "pipelines")
+    slots = [Slot("orders", NOON), Slot("orders", NOON + dt.timedelta(minutes=1))]
+    runner.store.open(slots)
+    for slot in (*slots, *slots):
+        seen = runner.store.get(slot)
+        assert seen is not None
+        claim = runner.store.claim(replace(seen, not_before=NOON), "me", 60) or runner.store.claim(
+            seen, "me", 60
+        )
+        if claim is not None:
+            assert not scheduler._start(claim)
+    heard(runner)
+    (event,) = hears.events
+    assert (event.kind, event.error_type) == ("failed", "CannotDispatch")
+    assert "does not take orders" in event.error_message
+    orders.sync(run_log=f"sqlite://{tmp_path}/log.db")
+    assert hears.kinds == ["failed", "recovered"]
+
+
+# ------------------------------------------------------------------ streams
+
+
+@dataclass
+class Script:
+    """What each attempt of a stream does: load a batch, wait, fail."""
+
+    attempts: list[list[FlowError | str]]
+
+    def next(self, run: _Run) -> None:
+        for step in self.attempts.pop(0):
+            if isinstance(step, FlowError):
+                raise step
+            (run._well if step == "batch" else run._alive)()
+
+
+def follow(script: Script, log: RunLog, monkeypatch: pytest.MonkeyPatch, restarts: int | None) -> None:
+    """A stream under supervision, without Spark: what it does is played."""
+    monkeypatch.setattr(_Run, "_follow", lambda run: script.next(run))
+    spec: Any = SimpleNamespace(name="clicks", targets=())
+    running: Any = SimpleNamespace(
+        _stop=threading.Event(), _counts=dict.fromkeys(("rows_read", "total_rows", "restarts"), 0)
+    )
+    running._add = lambda **counts: running._counts.update(
+        {name: running._counts[name] + count for name, count in counts.items()}
+    )
+    nobody: Any = SimpleNamespace(**dict.fromkeys(_CALLS, lambda *_: None))
+    with observing(Observability(), log) as observers:
+        run = _Run(spec, running, nobody, nobody, log, observers, None, False)
+        run.supervised(RestartPolicy(1, 1, restarts))
+
+
+_CALLS = ("state", "idle", "restarted", "restarting", "stopped")
+
+
+def test_a_stream_that_is_restarted_is_told_once_and_recovers_with_its_first_batch(
+    log: RunLog, hears: Hears, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = TargetFailed("the server went away")
+    script = Script([[lost], ["wait", lost], ["batch", "batch", lost], ["batch"]])
+    follow(script, log, monkeypatch, restarts=None)
+    assert hears.kinds == ["failed", "recovered", "failed", "recovered"]
+    assert hears.events[0].state == "it is tried again"
+
+
+def test_a_stream_that_is_out_of_restarts_has_given_up(
+    log: RunLog, hears: Hears, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CannotConnect):
+        follow(Script([[CannotConnect("no broker")] for _ in range(3)]), log, monkeypatch, restarts=2)
+    assert hears.kinds == ["failed", "gave_up"]
+    follow(Script([["batch"]]), log, monkeypatch, restarts=2)  # another process, later
+    assert hears.kinds == ["failed", "gave_up", "recovered"]
+
+
+def test_a_stream_that_no_restart_would_cure_has_failed(
+    log: RunLog, hears: Hears, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RowRejected):
+        follow(Script([[RowRejected("too long")]]), log, monkeypatch, restarts=5)
+    assert hears.kinds == ["failed"]
