@@ -32,7 +32,7 @@ class Ended:
 def look(store: SlotStore, agenda: Agenda) -> list[SlotRecord]:
     """Open what has fired, and list what may be claimed now, the oldest first."""
     names = list(agenda.scheduled)
-    due = agenda.due({name: known.slot.at for name, known in store.newest(names).items()}, store.now())
+    due = agenda.due(store.last_fires(names), store.now())
     if due.missed:
         store.open(due.missed, "skipped", "missed, and catchup does not ask for it")
     if due.wanted:
