@@ -92,7 +92,7 @@ class ObjectStore(ABC):
         """In the order of the keys, so many at a time."""
         left = iter(keys)
         while some := list(itertools.islice(left, max(1, min(at_once, AT_ONCE)))):
-            yield from self._together(self.read, some)
+            yield from self.together(self.read, some)
 
     def create(self, key: str, value: Mapping[str, Any]) -> bool:
         """False when there is one already."""
@@ -118,9 +118,10 @@ class ObjectStore(ABC):
         return self._clock[1] + dt.timedelta(seconds=since)
 
     def mark_all(self, keys: Iterable[str]) -> None:
-        list(self._together(self.mark, list(keys)))
+        list(self.together(self.mark, list(keys)))
 
-    def _together(self, ask: Callable[[str], T], keys: Sequence[str]) -> Iterator[T]:
+    def together(self, ask: Callable[[str], T], keys: Sequence[str]) -> Iterator[T]:
+        """What each of them answers, some at a time."""
         if len(keys) == 1:
             return iter([ask(keys[0])])
         with self._making:

@@ -168,7 +168,7 @@ class RunLog(ABC):
     def purge(
         self, before: dt.datetime, *, keep: int = 1, pipeline: str | None = None, most: int | None = None
     ) -> int:
-        """Forget runs that started earlier, at most so many, the oldest of a pipeline first; how many.
+        """Forget runs that started earlier, at most so many of them; how many it were.
 
         What runs still need stays: of each pipeline the newest ``keep`` runs, the newest success, the
         newest batch, and whatever has not ended.

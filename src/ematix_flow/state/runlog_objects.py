@@ -187,15 +187,14 @@ class ObjectRunLog(RunLog):
                 ids.append(mark.run_id)
             if not missing:
                 break
-        for part in missing:
-            first = self._store.first(f"pipelines/{part}/")
-            if first is not None:
-                ids.append(_of_pipeline(first).run_id)
+        firsts = self._store.together(self._store.first, [f"pipelines/{part}/" for part in missing])
+        ids += [_of_pipeline(first).run_id for first in firsts if first is not None]
         return {record.pipeline: record for record in self._read(iter(ids))}
 
     def failures(self, pipelines: Sequence[str]) -> dict[str, int]:
-        counted = {name: self._failures(name_part(name)) for name in dict.fromkeys(pipelines)}
-        return {name: number for name, number in counted.items() if number}
+        names = list(dict.fromkeys(pipelines))
+        counted = self._store.together(lambda name: self._failures(name_part(name)), names)
+        return {name: number for name, number in zip(names, counted, strict=True) if number}
 
     def _failures(self, part: str) -> int:
         failed: set[str] = set()

@@ -14,7 +14,7 @@ from ematix_flow.errors import CannotConnect, ConfigError
 from ematix_flow.spec.redaction import remember_secret
 from ematix_flow.state.objects import ObjectStore
 
-_RETRIES = 4
+_RETRIES = 2
 
 
 @dataclass(frozen=True)
@@ -133,20 +133,20 @@ class AzureObjects(ObjectStore):
 
 def _container(place: AzurePlace) -> Any:
     try:
-        from azure.storage.blob import ContainerClient, ExponentialRetry
+        from azure.storage.blob import ContainerClient, LinearRetry
     except ImportError as error:
         raise ConfigError(
             f"a run log at azure://{place.account} needs the Python package 'azure-storage-blob'",
             next_step='pip install "ematix-flow-spark[azure]"',
         ) from error
-    retries = ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=_RETRIES)
     return ContainerClient(
         place.url,
         place.container,
         credential=_credential(place),
-        retry_policy=retries,
+        # no run waits long to be recorded
+        retry_policy=LinearRetry(backoff=1, retry_total=_RETRIES, random_jitter_range=1),
         connection_timeout=10,
-        read_timeout=60,
+        read_timeout=30,
     )
 
 

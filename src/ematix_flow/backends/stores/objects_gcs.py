@@ -12,7 +12,8 @@ from typing import Any
 from ematix_flow.errors import CannotConnect, ConfigError
 from ematix_flow.state.objects import ObjectStore
 
-_SECONDS = 60.0
+_SECONDS = (10.0, 30.0)  # to connect, and to wait for an answer
+_RETRY_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,10 @@ class GcsObjects(ObjectStore):
         self._local = threading.local()  # its sessions are not made to be shared by threads
         self._clients: list[Any] = []
         with self._understood("reached"):
-            self._bucket.client.list_blobs(self._bucket, prefix=self._root, max_results=1)
+            found = self._bucket.client.list_blobs(
+                self._bucket, prefix=self._root, max_results=1, **self._patience
+            )
+            next(iter(found), None)
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
         from google.cloud.exceptions import NotFound
@@ -43,19 +47,18 @@ class GcsObjects(ObjectStore):
         with self._understood("read"):
             blob = self._blob(key)
             try:
-                content: bytes = blob.download_as_bytes(timeout=_SECONDS)
+                content: bytes = blob.download_as_bytes(**self._patience)
             except NotFound as error:
                 if _no_bucket(error):
                     raise
                 return None
             if blob.generation is None:  # a server that does not tell it with the content
-                blob.reload(timeout=_SECONDS)
-                content = blob.download_as_bytes(if_generation_match=blob.generation, timeout=_SECONDS)
+                blob.reload(**self._patience)
+                content = blob.download_as_bytes(if_generation_match=blob.generation, **self._patience)
         return content, str(blob.generation)
 
     def store(self, key: str, content: bytes, *, new: bool = False, tag: str | None = None) -> bool:
         from google.cloud.exceptions import PreconditionFailed
-        from google.cloud.storage.retry import DEFAULT_RETRY
 
         generation = 0 if new else None if tag is None else int(tag)
         with self._understood("written"):
@@ -64,8 +67,7 @@ class GcsObjects(ObjectStore):
                     content,
                     content_type="application/json",
                     if_generation_match=generation,
-                    timeout=_SECONDS,
-                    retry=DEFAULT_RETRY,
+                    **self._patience,
                 )
             except PreconditionFailed:
                 return False
@@ -75,7 +77,7 @@ class GcsObjects(ObjectStore):
         with self._understood("changed"):
             for first in range(0, len(keys), 100):
                 some = [self._blob(key) for key in keys[first : first + 100]]
-                self._bucket.delete_blobs(some, on_error=lambda blob: None, timeout=_SECONDS)
+                self._bucket.delete_blobs(some, on_error=lambda blob: None, **self._patience)
 
     def names(self, prefix: str, after: str = "") -> Iterator[str]:
         start = f"{self._root}{after}" if after else None
@@ -85,7 +87,7 @@ class GcsObjects(ObjectStore):
                 prefix=f"{self._root}{prefix}",
                 start_offset=start,
                 fields="items(name),nextPageToken",
-                timeout=_SECONDS,
+                **self._patience,
             )
             for blob in found:
                 if blob.name != start:  # an offset is inclusive
@@ -95,7 +97,7 @@ class GcsObjects(ObjectStore):
         """By the time that it gives to what is written: an answer's own is not shown by the client."""
         with self._understood("written"):
             blob = self._blob("clock")
-            blob.upload_from_string(b"", timeout=_SECONDS)
+            blob.upload_from_string(b"", **self._patience)
             written: dt.datetime | None = blob.updated
         if written is None:
             raise CannotConnect(f"{self.location} does not say when something was written")
@@ -106,6 +108,13 @@ class GcsObjects(ObjectStore):
         while self._clients:
             self._clients.pop().close()
         self._local = threading.local()
+
+    @property
+    def _patience(self) -> dict[str, Any]:
+        """No run waits long to be recorded. Writes are repeated too: a document knows its own."""
+        from google.cloud.storage.retry import DEFAULT_RETRY
+
+        return {"timeout": _SECONDS, "retry": DEFAULT_RETRY.with_timeout(_RETRY_SECONDS)}
 
     def _blob(self, key: str) -> Any:
         return self._bucket.blob(f"{self._root}{key}")

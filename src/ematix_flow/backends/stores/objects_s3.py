@@ -16,13 +16,22 @@ from ematix_flow.state.objects import ObjectStore
 
 _UNDER_WAY = 409  # another write of the same key has not ended: neither of both is refused for good
 _TRIES = 6
+_ATTEMPTS = 3
+
+
+class _Files(S3Store):
+    """Asked a few times only: no run waits half a minute to be recorded."""
+
+    @property
+    def _client(self) -> Any:
+        return s3_client(self.connection, attempts=_ATTEMPTS)
 
 
 class S3Objects(ObjectStore):
     def __init__(self, connection: S3Connection) -> None:
         super().__init__()
         self._connection = connection
-        self._files = S3Store(connection)
+        self._files = _Files(connection)
         self.location = f"s3://{connection.bucket}/{self._files.root}".rstrip("/")
         self._files.require_conditions()
 
@@ -85,7 +94,7 @@ class S3Objects(ObjectStore):
 
     @property
     def _client(self) -> Any:
-        return s3_client(self._connection)
+        return s3_client(self._connection, attempts=_ATTEMPTS)
 
     def _at(self, key: str) -> dict[str, str]:
         return {"Bucket": self._connection.bucket, "Key": self._files.key(key)}
