@@ -8,11 +8,12 @@ imported only when a log is opened.
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import logging
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -149,12 +150,11 @@ class RunLog(ABC):
         """The newest run of a pipeline that got as far as having a batch."""
 
     @abstractmethod
-    def newest(self, pipelines: Sequence[str]) -> dict[str, RunRecord]:
-        """The newest run of each of these pipelines that ever ran; one question, however many there are."""
+    def newest(self, pipelines: Sequence[str], each: int = 1) -> dict[str, tuple[RunRecord, ...]]:
+        """The newest runs of each pipeline, newest first: at most so many, and none before its last success.
 
-    @abstractmethod
-    def failures(self, pipelines: Sequence[str]) -> dict[str, int]:
-        """How often each of them failed or died since it last went well; those without are left out."""
+        Who never ran is left out. However many are asked for, it is one question.
+        """
 
     @abstractmethod
     def save_output(self, run_id: str, text: str) -> None:
@@ -230,10 +230,7 @@ class NullRunLog(RunLog):
     def last_batch(self, pipeline: str) -> RunRecord | None:
         return None
 
-    def newest(self, pipelines: Sequence[str]) -> dict[str, RunRecord]:
-        raise self.reason
-
-    def failures(self, pipelines: Sequence[str]) -> dict[str, int]:
+    def newest(self, pipelines: Sequence[str], each: int = 1) -> dict[str, tuple[RunRecord, ...]]:
         raise self.reason
 
     def save_output(self, run_id: str, text: str) -> None:
@@ -329,6 +326,16 @@ def error_values(error: BaseException | None, where: SourceLocation | None = Non
         "error_message": shown_text(str(error)),
         "error_where": None if place is None else shown_text(str(place)),
     }
+
+
+def until_success(records: Iterable[RunRecord], most: int) -> tuple[RunRecord, ...]:
+    """The first of them, at most so many, up to one that succeeded."""
+    found: list[RunRecord] = []
+    for record in itertools.islice(records, most):
+        found.append(record)
+        if record.status == "succeeded":
+            break
+    return tuple(found)
 
 
 def no_such_run(run_id: str) -> UsageError:

@@ -26,7 +26,7 @@ from typing import Any
 from ematix_flow.errors import ConfigError, FlowError, UsageError
 from ematix_flow.state.objects import AT_ONCE, ObjectStore, name_part, newest_first
 from ematix_flow.state.records import RunRecord, RunStatus, aware_utc, shown_output
-from ematix_flow.state.runlog import RunLog, no_such_run, warn_once
+from ematix_flow.state.runlog import RunLog, no_such_run, until_success, warn_once
 
 VERSION = 1
 MOST_RUNNING = 100
@@ -178,33 +178,36 @@ class ObjectRunLog(RunLog):
                 return RunRecord.from_json(found.value)
         return None
 
-    def newest(self, pipelines: Sequence[str]) -> dict[str, RunRecord]:
-        """From the names of the newest runs of all; those that are not among them are asked for singly."""
-        missing = {name_part(name): name for name in pipelines}
-        ids: list[str] = []
-        for mark in itertools.islice(self._newest_marks(None), _LOOKED_THROUGH):
-            if missing.pop(mark.pipeline, None) is not None:
-                ids.append(mark.run_id)
-            if not missing:
-                break
-        firsts = self._store.together(self._store.first, [f"pipelines/{part}/" for part in missing])
-        ids += [_of_pipeline(first).run_id for first in firsts if first is not None]
-        return {record.pipeline: record for record in self._read(iter(ids))}
+    def newest(self, pipelines: Sequence[str], each: int = 1) -> dict[str, tuple[RunRecord, ...]]:
+        """From the names of the newest runs of all; who is not settled by those is asked for singly."""
+        wanted = {name_part(name): name for name in pipelines}
+        found: dict[str, Any] = {part: [] for part in wanted}
+        unsettled = set(wanted)
+        marks = itertools.islice(_each_once(self._newest_marks(None)), _LOOKED_THROUGH)
+        while unsettled and (mark := next(marks, None)) is not None:
+            if mark.pipeline in unsettled:
+                found[mark.pipeline].append(mark)
+                if mark.status == "succeeded" or len(found[mark.pipeline]) == each:
+                    unsettled.remove(mark.pipeline)
+        left = list(unsettled)
+        marked = self._store.together(lambda part: self._marks_of(part, each), left)
+        found.update(zip(left, marked, strict=True))
+        ids = [mark.run_id for its in found.values() for mark in its]
+        runs: dict[str, list[RunRecord]] = {}
+        for record in self._read(iter(ids)):
+            runs.setdefault(record.pipeline, []).append(record)
+        return {name: until_success(its, each) for name, its in runs.items()}
 
-    def failures(self, pipelines: Sequence[str]) -> dict[str, int]:
-        names = list(dict.fromkeys(pipelines))
-        counted = self._store.together(lambda name: self._failures(name_part(name)), names)
-        return {name: number for name, number in zip(names, counted, strict=True) if number}
-
-    def _failures(self, part: str) -> int:
-        failed: set[str] = set()
-        for mark in map(_of_pipeline, self._store.names(f"pipelines/{part}/")):
-            if mark.status in ("succeeded", "skipped"):
-                failed.discard(mark.run_id)  # it was thought dead, and had gone well
+    def _marks_of(self, part: str, most: int) -> Sequence[_Mark]:
+        """The newest of one pipeline, up to one that succeeded."""
+        found: list[_Mark] = []
+        running = tuple(map(_of_running, self._store.names(f"running/{part}/")))
+        ended = map(_of_pipeline, self._store.names(f"pipelines/{part}/"))
+        for mark in itertools.islice(_each_once(_merged(running, ended)), most):
+            found.append(mark)
+            if mark.status == "succeeded":
                 break
-            if mark.status in ("failed", "interrupted"):
-                failed.add(mark.run_id)
-        return len(failed)
+        return found
 
     def output(self, run_id: str) -> str | None:
         found = self._store.fetch(_output(run_id))
@@ -279,13 +282,13 @@ class ObjectRunLog(RunLog):
 
     def _newest_marks(self, pipeline: str | None, *, only_running: bool = False) -> Iterator[_Mark]:
         """The newest first. A run that just ended, or changed how it did, may come twice in a row."""
-        running = sorted(self._running_marks(pipeline), key=lambda mark: mark.order + mark.run_id)
+        running = self._running_marks(pipeline)
         ended: Iterator[_Mark] = iter(())
         if not only_running and pipeline is None:
             ended = map(_of_time, self._store.names("time/"))
         elif not only_running:
             ended = map(_of_pipeline, self._store.names(f"pipelines/{name_part(pipeline or '')}/"))
-        return heapq.merge(running, ended, key=lambda mark: mark.order + mark.run_id)
+        return _merged(running, ended)
 
     def _running_marks(self, pipeline: str | None) -> Sequence[_Mark]:
         prefix = "running/" if pipeline is None else f"running/{name_part(pipeline)}/"
@@ -366,6 +369,13 @@ def _of_pipeline(key: str) -> _Mark:
 def _order_and_id(name: str) -> tuple[str, str]:
     order, _, run_id = name.partition("-")
     return order, run_id
+
+
+def _merged(running: Sequence[_Mark], ended: Iterator[_Mark]) -> Iterator[_Mark]:
+    def place(mark: _Mark) -> str:
+        return f"{mark.order}-{mark.run_id}"
+
+    return heapq.merge(sorted(running, key=place), ended, key=place)
 
 
 def _each_once(marks: Iterator[_Mark]) -> Iterator[_Mark]:

@@ -12,11 +12,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from ematix_flow.state.runlog_tables import runs
-from ematix_flow.state.sql_types import ExactText
+from ematix_flow.state.sql_types import ExactText, UtcMoment
 
 NEWEST_FIRST = (runs.c.started_at.desc(), runs.c.run_id.desc())
-WELL = ("succeeded", "skipped")
-BADLY = ("failed", "interrupted")
+_LONG_AGO = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _AT_ONCE = 200  # names in one statement: SQLite takes no more than 500 parts of a union
 
 
@@ -27,39 +26,32 @@ def portions(names: Sequence[str]) -> Iterator[Sequence[str]]:
         yield wanted[first : first + _AT_ONCE]
 
 
-def newest_of(names: Sequence[str]) -> sa.Select[Any]:
-    """The newest run of each: one search of an index a name, whatever the log holds."""
+def newest_of(names: Sequence[str], each: int) -> sa.Select[Any]:
+    """The newest runs of each, down to the newest success: searches of an index, whatever the log holds.
+
+    Of runs that began at one moment there may be more than ``each``.
+    """
     asked = _names(names)
-    inner = runs.alias("inner_run")
-    last = (
-        sa.select(inner.c.run_id)
+    inner, good = runs.alias("inner_run"), runs.alias("good")
+    nth = (
+        sa.select(inner.c.started_at)
         .where(inner.c.pipeline == asked.c.pipeline)
         .order_by(inner.c.started_at.desc(), inner.c.run_id.desc())
         .limit(1)
+        .offset(each - 1)
     )
-    return sa.select(runs).where(runs.c.run_id.in_(sa.select(last.scalar_subquery()).select_from(asked)))
-
-
-def failures_of(names: Sequence[str]) -> sa.Select[Any]:
-    """The names that failed since they last went well, and how often."""
-    asked = _names(names)
-    good, bad = runs.alias("good"), runs.alias("bad")
-
-    def last(status: str) -> Any:
-        return (
-            sa.select(sa.func.max(good.c.started_at))
-            .where(good.c.pipeline == asked.c.pipeline, good.c.status == status)
-            .scalar_subquery()
-        )
-
-    since = [last(status) for status in WELL]
-    later = sa.and_(*(sa.or_(moment.is_(None), bad.c.started_at > moment) for moment in since))
-    return (
-        sa.select(asked.c.pipeline, sa.func.count().label("failures"))
-        .select_from(asked.join(bad, bad.c.pipeline == asked.c.pipeline))
-        .where(bad.c.status.in_(BADLY), later)
-        .group_by(asked.c.pipeline)
+    success = sa.select(sa.func.max(good.c.started_at)).where(
+        good.c.pipeline == asked.c.pipeline, good.c.status == "succeeded"
     )
+    always = sa.literal(_LONG_AGO, UtcMoment)
+    since = sa.select(
+        asked.c.pipeline,
+        sa.func.coalesce(nth.scalar_subquery(), always).label("nth"),
+        sa.func.coalesce(success.scalar_subquery(), always).label("success"),
+    ).subquery("since")
+    later = (runs.c.started_at >= since.c.nth, runs.c.started_at >= since.c.success)
+    joined = since.join(runs, sa.and_(runs.c.pipeline == since.c.pipeline, *later))
+    return sa.select(runs).select_from(joined).order_by(runs.c.pipeline, *NEWEST_FIRST)
 
 
 def pipeline_after(name: str | None) -> sa.Select[Any]:

@@ -7,6 +7,7 @@ makes. Transactions are one statement long, so that many processes share a log.
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,11 +20,17 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from ematix_flow.errors import ConfigError, UsageError
 from ematix_flow.state.records import RunRecord, RunStatus, aware_utc, shown_output
 from ematix_flow.state.root import private_directory
-from ematix_flow.state.runlog import URL_VARIABLE, RunLog, RunLogLocation, no_such_run, warn_once
+from ematix_flow.state.runlog import (
+    URL_VARIABLE,
+    RunLog,
+    RunLogLocation,
+    no_such_run,
+    until_success,
+    warn_once,
+)
 from ematix_flow.state.runlog_queries import (
     NEWEST_FIRST,
     boundary_of,
-    failures_of,
     forgettable,
     needed_of,
     newest_of,
@@ -137,15 +144,12 @@ class SqlRunLog(RunLog):
         found = self._records(query.order_by(*NEWEST_FIRST).limit(1))
         return found[0] if found else None
 
-    def newest(self, pipelines: Sequence[str]) -> dict[str, RunRecord]:
-        found = (record for names in portions(pipelines) for record in self._records(newest_of(names)))
-        return {record.pipeline: record for record in found}
-
-    def failures(self, pipelines: Sequence[str]) -> dict[str, int]:
-        found: dict[str, int] = {}
-        with self._asking() as connection:
-            for names in portions(pipelines):
-                found.update((row.pipeline, row.failures) for row in connection.execute(failures_of(names)))
+    def newest(self, pipelines: Sequence[str], each: int = 1) -> dict[str, tuple[RunRecord, ...]]:
+        found: dict[str, tuple[RunRecord, ...]] = {}
+        for names in portions(pipelines):
+            records = self._records(newest_of(names, each))
+            for name, its in itertools.groupby(records, lambda record: record.pipeline):
+                found[name] = until_success(its, each)
         return found
 
     def save_output(self, run_id: str, text: str) -> None:
