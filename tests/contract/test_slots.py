@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from ematix_flow.backends.stores.object_urls import open_objects
 from ematix_flow.state.slots import Slot, SlotStore
 from ematix_flow.state.slots_memory import MemorySlots
+from ematix_flow.state.slots_objects import ObjectSlots
 from ematix_flow.state.slots_sql import SqlSlots
 from ematix_flow.state.sqlite_file import sqlite_engine
+from tests.contract.object_stores import OBJECTS, object_url
 
 NOON = dt.datetime(2026, 3, 29, 12, tzinfo=dt.timezone.utc)
 SLOT = Slot("orders", NOON)
@@ -45,20 +48,31 @@ def server_engine(url: str, driver: str) -> sa.Engine:
     )
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "mariadb"])
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> sa.Engine | None:
-    if request.param == "memory":
-        return None
-    if request.param == "sqlite":
-        return sqlite_engine(tmp_path / "slots.db")
-    if request.param == "postgres":
-        return server_engine(request.getfixturevalue("pg_database"), "postgresql+psycopg")
-    return server_engine(request.getfixturevalue("mariadb_database"), "mysql+pymysql")
+Opens = Callable[[Callable[[], dt.datetime] | None], SlotStore]
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "mariadb", *OBJECTS])
+def opens(request: pytest.FixtureRequest, tmp_path: Path) -> Opens:
+    """Opens the same store anew, with a clock or with its own."""
+    kind = request.param
+    if kind == "memory":
+        shared = dict[object, MemorySlots]()
+        return lambda clock: shared.setdefault(clock, MemorySlots(clock) if clock else MemorySlots())
+    if kind in OBJECTS:
+        url = object_url(request, kind)
+        return lambda clock: ObjectSlots(open_objects(url), clock)
+    if kind == "sqlite":
+        engine = sqlite_engine(tmp_path / "slots.db")
+    elif kind == "postgres":
+        engine = server_engine(request.getfixturevalue("pg_database"), "postgresql+psycopg")
+    else:
+        engine = server_engine(request.getfixturevalue("mariadb_database"), "mysql+pymysql")
+    return lambda clock: SqlSlots(engine, "here", clock)
 
 
 @pytest.fixture
-def store(engine: sa.Engine | None, clock: Clock) -> Iterator[SlotStore]:
-    yield MemorySlots(clock) if engine is None else SqlSlots(engine, "here", clock)
+def store(opens: Opens, clock: Clock) -> SlotStore:
+    return opens(clock)
 
 
 def claimed(store: SlotStore, holder: str = "a") -> Any:
@@ -186,9 +200,8 @@ def test_names_are_told_apart_as_they_are_written(store: SlotStore) -> None:
     assert {record.slot.pipeline for record in store.unended()} == set(names)
 
 
-def test_of_many_at_once_one_gets_the_slot(engine: sa.Engine | None, clock: Clock) -> None:
-    shared = MemorySlots(clock)
-    stores = [shared if engine is None else SqlSlots(engine, "here", clock) for _ in range(6)]
+def test_of_many_at_once_one_gets_the_slot(opens: Opens, clock: Clock) -> None:
+    stores = [opens(clock) for _ in range(6)]
     stores[0].open([SLOT])
     seen = stores[0].get(SLOT)
     assert seen is not None
@@ -203,8 +216,62 @@ def test_of_many_at_once_one_gets_the_slot(engine: sa.Engine | None, clock: Cloc
     assert sum(answer is not None for answer in answers) == 1
 
 
-def test_a_server_uses_its_own_clock(engine: sa.Engine | None) -> None:
-    store = MemorySlots() if engine is None else SqlSlots(engine, "here")
+def test_of_many_at_once_one_gets_the_lease(opens: Opens, clock: Clock) -> None:
+    stores = [opens(clock) for _ in range(6)]
+    together = threading.Barrier(len(stores))
+
+    def lease(number: int) -> object:
+        together.wait()
+        return stores[number].lease("scheduler", f"holder {number}", 30)
+
+    with ThreadPoolExecutor(len(stores)) as pool:
+        answers = list(pool.map(lease, range(len(stores))))
+    assert sum(answer is not None for answer in answers) == 1
+
+
+def test_many_that_make_and_open_at_once_open_each_slot_once(opens: Opens, clock: Clock) -> None:
+    wanted = [Slot(name, NOON) for name in "abcde"]
+    together = threading.Barrier(4)
+
+    def open_all(_: int) -> int:
+        together.wait()
+        return opens(clock).open(wanted)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(open_all, range(4))) == len(wanted)
+    assert [record.slot for record in opens(clock).unended()] == wanted
+
+
+def test_the_latest_slot_before_a_moment_is_found(store: SlotStore) -> None:
+    minutes = [NOON + dt.timedelta(minutes=n) for n in range(3)]
+    store.open([Slot("orders", at) for at in minutes])
+    store.open([Slot("others", NOON + dt.timedelta(hours=1))])
+    for at, expected in ((minutes[1], minutes[1]), (NOON + dt.timedelta(hours=1), minutes[2])):
+        found = store.latest("orders", at)
+        assert found is not None and found.slot.at == expected
+    assert store.latest("orders", NOON - dt.timedelta(seconds=1)) is None
+    assert store.last_fires(["orders", "nobody"]) == {"orders": minutes[2]}
+    assert store.open([Slot("orders", minutes[0])]) == 0  # an older one does not become the newest
+    assert store.last_fires(["orders"]) == {"orders": minutes[2]}
+
+
+def test_what_is_old_and_over_is_forgotten_and_the_newest_stays(store: SlotStore) -> None:
+    hours = [NOON + dt.timedelta(hours=n) for n in range(4)]
+    store.open([Slot("orders", at) for at in (hours[0], hours[2])], "skipped")
+    store.open([Slot("orders", hours[1])])
+    store.open([Slot("yearly", hours[0])], "skipped")
+    assert store.purge(hours[2]) == 1
+    assert store.get(Slot("orders", hours[0])) is None
+    assert store.purge(hours[3]) == 0
+    assert {name: record.slot.at for name, record in store.newest(["orders", "yearly"]).items()} == {
+        "orders": hours[2],
+        "yearly": hours[0],
+    }
+    assert [record.slot.at for record in store.unended()] == [hours[1]]
+
+
+def test_a_server_uses_its_own_clock(opens: Opens) -> None:
+    store = opens(None)
     assert abs(store.now() - dt.datetime.now(dt.timezone.utc)) < dt.timedelta(minutes=5)
 
 

@@ -10,9 +10,7 @@ import http.client
 import os
 import re
 import secrets
-import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,11 +18,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.services.npm import bring_package, found_package, node
 from tests.services.process import ServerProcess, ServiceUnavailable, free_port, in_own_folder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = Path(__file__).parent / "kinesis_local"
 PRIVATE = REPOSITORY / ".services" / "kinesis-local"
+_SCRIPT = "kinesis-local/main.js"
 REGION = "us-east-1"
 _SOON = "100ms"  # how long the emulator says CREATING, UPDATING and DELETING
 
@@ -36,32 +36,12 @@ def find() -> Path | None:
         if not Path(named).is_file():
             raise ServiceUnavailable(f"EMATIX_TEST_KINESIS is {named}, which is no file")
         return Path(named)
-    ours = PRIVATE / "node_modules" / "kinesis-local" / "main.js"
-    locked = PRIVATE / "package-lock.json"
-    same = locked.exists() and locked.read_bytes() == (PACKAGE / "package-lock.json").read_bytes()
-    return ours if same and ours.exists() else None
+    return found_package(PACKAGE, PRIVATE, _SCRIPT)
 
 
 def install() -> Path:
     """Bring the locked package; Node itself must be there."""
-    found = find()
-    if found:
-        return found
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        raise ServiceUnavailable("the Kinesis emulator needs Node 18 or later with npm on the path")
-    PRIVATE.mkdir(parents=True, exist_ok=True)
-    for name in ("package.json", "package-lock.json"):
-        shutil.copy(PACKAGE / name, PRIVATE / name)
-    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-    try:
-        subprocess.run(command, check=True, cwd=PRIVATE, stdout=subprocess.DEVNULL)
-    except (OSError, subprocess.CalledProcessError) as problem:
-        raise ServiceUnavailable(f"the Kinesis emulator could not be installed: {problem}") from problem
-    found = find()
-    if found is None:
-        raise ServiceUnavailable(f"the Kinesis emulator was installed into {PRIVATE}, and is not there")
-    return found
+    return find() or bring_package("the Kinesis emulator", PACKAGE, PRIVATE, _SCRIPT)
 
 
 class KinesisServer:
@@ -167,12 +147,9 @@ class KinesisServer:
             **{f"{step}_DURATION": _SOON for step in ("CREATE_STREAM", "DELETE_STREAM", "SPLIT_SHARD")},
             **{f"{step}_DURATION": _SOON for step in ("MERGE_SHARDS", "UPDATE_SHARD_COUNT")},
         }
-        node = shutil.which("node")
-        if node is None:
-            raise ServiceUnavailable("the Kinesis emulator needs Node on the path")
         told = [f"{name}={value}" for name, value in settings.items()]
         # it reads its certificate from the working folder
-        command = ["env", f"--chdir={self._script.parent}", *told, node, str(self._script)]
+        command = ["env", f"--chdir={self._script.parent}", *told, node(), str(self._script)]
         return ServerProcess(command, None, self._folder / "server.log", dies_by=signal.SIGKILL)
 
     def _answers(self, process: ServerProcess, port: int) -> bool:

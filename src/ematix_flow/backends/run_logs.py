@@ -1,4 +1,4 @@
-"""Run logs and slots by URL: a file, this process's memory, or tables of a database server.
+"""Run logs and slots by URL: a file, this process's memory, tables of a database, objects of a bucket.
 
 What every run writes must never stop it: a log that cannot be opened is one warning. Who reads it, or
 schedules by its slots, needs it.
@@ -6,56 +6,66 @@ schedules by its slots, needs it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from ematix_flow.backends.embedded import DatabaseFile
+from ematix_flow.backends.stores.object_urls import OBJECT_SCHEMES, open_objects
 from ematix_flow.errors import ConfigError, FlowError
 from ematix_flow.spec.connections import (
     DuckDBConnection,
     MySQLConnection,
     PostgresConnection,
     connection_from_mapping,
+    mask_url,
 )
-from ematix_flow.spec.redaction import mask
 from ematix_flow.state import runlog
 from ematix_flow.state.runlog import NullRunLog, RunLog, run_log_location, warn_once
+from ematix_flow.state.runlog_objects import ObjectRunLog
 from ematix_flow.state.runlog_sql import SqlRunLog, open_slots_file
 from ematix_flow.state.slots import SlotStore
+from ematix_flow.state.slots_objects import ObjectSlots
 from ematix_flow.state.slots_sql import SqlSlots
 from ematix_flow.state.sql_failures import own_words
+from ematix_flow.state.sqlite_file import sqlite_engine
+from ematix_flow.state.store_urls import truth, without_options
 
 SCHEMA = "ematix_flow"
-SERVERS = ("postgres", "postgresql", "mysql", "mariadb", "duckdb")
+SQL_SCHEMES = ("postgres", "postgresql", "mysql", "mariadb", "duckdb")
+SERVERS = (*SQL_SCHEMES, *OBJECT_SCHEMES)
+
+T = TypeVar("T")
 
 
-class _Tables:
+@dataclass(frozen=True)
+class SqlTables:
     """Where the tables are, and how they are reached."""
 
-    def __init__(self, url: str) -> None:
-        self.location = mask(url)
-        self.schema: str | None = None
-        self.reader: sa.Engine | None = None
-        connection = connection_from_mapping("run_log", {"url": url})
-        if isinstance(connection, PostgresConnection):
-            from ematix_flow.backends.postgres.sql_engine import sql_engine
+    location: str
+    engine: sa.Engine
+    schema: str | None = None
+    reader: sa.Engine | None = None  # for questions, where that is another
+    create_tables: bool = True
 
-            self.engine, self.schema = sql_engine(connection), SCHEMA
-        elif isinstance(connection, MySQLConnection):
-            from ematix_flow.backends.mysql.sql_engine import sql_engine as mysql_engine
-
-            self.engine = mysql_engine(connection)
-        else:
-            from ematix_flow.backends.duckdb.sql_engine import sql_engine as duckdb_engine
-
-            assert isinstance(connection, DuckDBConnection)
-            file = DatabaseFile.of("DuckDB", connection.name, connection.path)
-            file.require_shared("run log")
-            file.require_folder()
-            self.engine, self.schema = duckdb_engine(file, write=True), SCHEMA
-            self.reader = duckdb_engine(file, write=False)
+    def used(self, kind: Callable[..., T]) -> T:
+        """A run log or slots in them."""
+        try:
+            return kind(
+                self.engine,
+                self.location,
+                schema=self.schema,
+                reader=self.reader,
+                create_tables=self.create_tables,
+            )
+        except SQLAlchemyError as error:
+            raise ConfigError(
+                f"the run log {self.location} cannot be used: {own_words(error)}",
+                next_step="check that the server is there and that the user may create tables",
+            ) from error
 
 
 def open_run_log(url: str | None = None, *, env: Mapping[str, str], reading: bool = False) -> RunLog:
@@ -67,13 +77,15 @@ def open_run_log(url: str | None = None, *, env: Mapping[str, str], reading: boo
     if given is None or not is_server(given):
         return runlog.open_run_log(url, env=env, reading=reading)
     try:
-        return _opened(given)
+        if _is_objects(given):
+            return ObjectRunLog(open_objects(given))
+        return sql_tables(given).used(SqlRunLog)
     except FlowError as error:
         if reading:
             raise
-        warn_once(mask(given), f"{error.what}. Runs go on, but are not recorded")
+        warn_once(mask_url(given), f"{error.what}. Runs go on, but are not recorded")
         unavailable = error if isinstance(error, ConfigError) else ConfigError(error.what)
-        return NullRunLog(mask(given), unavailable)
+        return NullRunLog(mask_url(given), unavailable)
 
 
 def open_slots(url: str | None = None, *, env: Mapping[str, str]) -> SlotStore:
@@ -81,28 +93,53 @@ def open_slots(url: str | None = None, *, env: Mapping[str, str]) -> SlotStore:
     given = url or env.get(runlog.URL_VARIABLE)
     if given is None or not is_server(given):
         return open_slots_file(run_log_location(url, env))
-    tables = _Tables(given)
-    try:
-        return SqlSlots(tables.engine, tables.location, schema=tables.schema, reader=tables.reader)
-    except SQLAlchemyError as error:
-        raise _unavailable(tables.location, error) from error
+    if _is_objects(given):
+        return ObjectSlots(open_objects(given))
+    return sql_tables(given).used(SqlSlots)
 
 
 def is_server(url: str) -> bool:
+    """Whether it is neither a file of ours nor this process's memory."""
+    return _scheme(url) in SERVERS
+
+
+def sql_tables(url: str) -> SqlTables:
+    """The tables behind a URL. Its own options are ``create_tables`` and, where there are any, ``schema``."""
+    scheme = _scheme(url)
+    if scheme == "sqlite":
+        place = run_log_location(url, {})
+        assert place.path is not None
+        return SqlTables(str(place), sqlite_engine(place.path), create_tables=place.create_tables)
+    plain, own = without_options(url, ("create_tables", "schema"))
+    connection, location = connection_from_mapping("run_log", {"url": plain}), mask_url(url)
+    create, schema = truth("create_tables", own.get("create_tables")), own.get("schema") or SCHEMA
+    if isinstance(connection, PostgresConnection):
+        from ematix_flow.backends.postgres.sql_engine import sql_engine
+
+        return SqlTables(location, sql_engine(connection), schema, create_tables=create)
+    if isinstance(connection, MySQLConnection):
+        from ematix_flow.backends.mysql.sql_engine import sql_engine as mysql_engine
+
+        if "schema" in own:
+            raise ConfigError(
+                "a run log in MySQL has no schema: there a schema is a database",
+                next_step="name the database in the URL, as in mysql://user@host/database",
+            )
+        return SqlTables(location, mysql_engine(connection), create_tables=create)
+    from ematix_flow.backends.duckdb.sql_engine import sql_engine as duckdb_engine
+
+    assert isinstance(connection, DuckDBConnection)
+    file = DatabaseFile.of("DuckDB", connection.name, connection.path)
+    file.require_shared("run log")
+    file.require_folder()
+    reader = duckdb_engine(file, write=False)
+    return SqlTables(location, duckdb_engine(file, write=True), schema, reader, create)
+
+
+def _is_objects(url: str) -> bool:
+    return _scheme(url) in OBJECT_SCHEMES
+
+
+def _scheme(url: str) -> str:
     scheme, separator, _ = url.partition("://")
-    return bool(separator) and scheme in SERVERS
-
-
-def _opened(url: str) -> RunLog:
-    tables = _Tables(url)
-    try:
-        return SqlRunLog(tables.engine, tables.location, schema=tables.schema, reader=tables.reader)
-    except SQLAlchemyError as error:
-        raise _unavailable(tables.location, error) from error
-
-
-def _unavailable(location: str, error: SQLAlchemyError) -> ConfigError:
-    return ConfigError(
-        f"the run log {location} cannot be used: {own_words(error)}",
-        next_step="check that the server is there and that the user may create tables",
-    )
+    return scheme.lower() if separator else ""

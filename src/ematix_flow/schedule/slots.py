@@ -42,8 +42,7 @@ def look(
     """Open what has fired, and list what may be claimed now, the oldest first: of ``names``, if given."""
     if workflows is not None:
         workflows.advance(store)
-    known = store.newest(list(agenda.scheduled))
-    due = agenda.due({name: record.slot.at for name, record in known.items()}, store.now())
+    due = agenda.due(store.last_fires(list(agenda.scheduled)), store.now())
     if due.missed:
         store.open(due.missed, "skipped", MISSED)
     if due.wanted:

@@ -11,7 +11,7 @@ import os
 import socket
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from ematix_flow.spec.redaction import mask
@@ -19,6 +19,8 @@ from ematix_flow.spec.redaction import mask
 RunStatus = Literal["running", "succeeded", "skipped", "failed", "interrupted", "cancelled"]
 
 LONGEST_TEXT = 10_000
+LONGEST_OUTPUT = 200_000
+MOMENTS = ("slot", "started_at", "finished_at")
 
 
 def utc_now() -> dt.datetime:
@@ -55,6 +57,12 @@ def shown_text(text: str) -> str:
     return masked if len(masked) <= LONGEST_TEXT else masked[: LONGEST_TEXT - 1] + "…"
 
 
+def shown_output(text: str) -> str:
+    """The end of what a run said, as it may be stored: without secrets, and of a bounded length."""
+    masked = mask(text).encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\0")
+    return masked if len(masked) <= LONGEST_OUTPUT else "…" + masked[1 - LONGEST_OUTPUT :]
+
+
 def masked_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """The metrics with every text in them masked, as JSON can hold them."""
     return {mask(str(key)): _masked(value) for key, value in metrics.items()}
@@ -78,7 +86,9 @@ class RunRecord:
 
     All moments are aware and in UTC; ``slot`` is the fire time of a scheduled run. ``batch`` is the key
     under which it loads, None before it has one; ``overdue`` are targets that earlier runs had left out,
-    too. Only a run that is over has ``finished_at``.
+    too. Only a run that is over has ``finished_at``. ``error_where`` is the line of the declaration,
+    ``engine`` what computed it (``none`` when the databases did it alone), ``code_version`` that of this
+    package and of the project.
     """
 
     run_id: str
@@ -105,6 +115,9 @@ class RunRecord:
     source_to: str | None = None
     error_type: str | None = None
     error_message: str | None = None
+    error_where: str | None = None
+    engine: str | None = None
+    code_version: str | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -114,11 +127,11 @@ class RunRecord:
         check_status(self.status)
         if (self.status == "running") is not (self.finished_at is None):
             raise ValueError(f"status {self.status!r} contradicts finished_at={self.finished_at}")
-        for name in ("slot", "started_at", "finished_at"):
+        for name in MOMENTS:
             moment = getattr(self, name)
             if moment is not None:
                 object.__setattr__(self, name, aware_utc(name, moment))
-        for name in ("source_from", "source_to", "error_message"):
+        for name in ("source_from", "source_to", "error_message", "error_where", "engine", "code_version"):
             text = getattr(self, name)
             if text is not None:
                 object.__setattr__(self, name, shown_text(text))
@@ -138,3 +151,12 @@ class RunRecord:
         }
         shown["duration_seconds"] = None if self.duration is None else self.duration.total_seconds()
         return shown
+
+    @classmethod
+    def from_json(cls, shown: Mapping[str, Any]) -> RunRecord:
+        """What `to_json` gave; names that this version does not know are left out."""
+        known = {each.name: shown[each.name] for each in fields(cls) if each.name in shown}
+        for name in MOMENTS:
+            if known.get(name) is not None:
+                known[name] = dt.datetime.fromisoformat(known[name])
+        return cls(**known)

@@ -8,26 +8,39 @@ imported only when a log is opened.
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import logging
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ematix_flow import faults
+from ematix_flow.config.interpolate import expand
 from ematix_flow.config.settings import text_setting
 from ematix_flow.errors import ConfigError, UsageError, did_you_mean
+from ematix_flow.spec.connections.urls import mask_url
+from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.redaction import mask
-from ematix_flow.state.records import RunRecord, RunStatus
+from ematix_flow.state.records import (
+    RunRecord,
+    RunStatus,
+    aware_utc,
+    check_finished,
+    masked_metrics,
+    shown_text,
+    utc_now,
+)
 from ematix_flow.state.root import absolute, state_root
+from ematix_flow.state.store_urls import truth, without_options
 
 URL_VARIABLE = "EMATIX_FLOW_RUN_LOG_URL"
 PATH_VARIABLE = "EMATIX_FLOW_RUN_LOG_PATH"
 
-_KINDS = ("sqlite", "memory", "postgres", "mysql", "duckdb")
-_LATER = ("s3", "azureblob", "gcs")
+_KINDS = ("sqlite", "memory", "postgres", "mysql", "duckdb", "s3", "gs", "azureblob")
 
 _log = logging.getLogger(__name__)
 _warned: set[str] = set()
@@ -54,7 +67,6 @@ class RunLog(ABC):
         For the targets that are ``overdue`` the next run does not hold the others back.
         """
 
-    @abstractmethod
     def finish(
         self,
         run_id: str,
@@ -68,19 +80,49 @@ class RunLog(ABC):
         rows_unchanged: int | None = None,
         source_from: str | None = None,
         source_to: str | None = None,
+        engine: str | None = None,
         error: BaseException | None = None,
+        where: SourceLocation | None = None,
         metrics: Mapping[str, Any] | None = None,
         finished_at: dt.datetime | None = None,
     ) -> bool:
         """The run's own word on how it ended; what is None stays as it was started.
 
+        An ``error`` that does not say itself where it belongs is one of the declaration ``where``.
         True when it was written. A run that another process had settled as interrupted may still say
         so; a run that had finished stays as it is.
         """
+        check_finished(status)
+        told: dict[str, Any] = {
+            "path": path,
+            "rows_read": rows_read,
+            "rows_inserted": rows_inserted,
+            "rows_updated": rows_updated,
+            "rows_deleted": rows_deleted,
+            "rows_unchanged": rows_unchanged,
+            "source_from": None if source_from is None else shown_text(source_from),
+            "source_to": None if source_to is None else shown_text(source_to),
+            "engine": engine,
+            "metrics": None if metrics is None else masked_metrics(metrics),
+        }
+        values = {name: value for name, value in told.items() if value is not None}
+        # all of these always: an earlier guess of someone who settled this run must not remain
+        values["finished_at"] = aware_utc("finished_at", finished_at or utc_now())
+        values |= error_values(error, where)
+        faults.point("runlog.before_finish")
+        return self._end(run_id, status, values, ("running", "interrupted"))
 
-    @abstractmethod
     def settle(self, run_id: str, status: RunStatus, reason: str) -> bool:
         """Someone else's word on a run that died: true when it still was ``running`` and now is not."""
+        check_finished(status)
+        values = {"finished_at": utc_now(), "error_message": shown_text(reason)}
+        return self._end(run_id, status, values, ("running",))
+
+    @abstractmethod
+    def _end(
+        self, run_id: str, status: RunStatus, values: Mapping[str, Any], from_status: Sequence[str]
+    ) -> bool:
+        """Change a run that has one of these statuses; true when it was changed."""
 
     @abstractmethod
     def add_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:
@@ -112,12 +154,33 @@ class RunLog(ABC):
         """The newest run of a pipeline that got as far as having a batch."""
 
     @abstractmethod
+    def newest(self, pipelines: Sequence[str], each: int = 1) -> dict[str, tuple[RunRecord, ...]]:
+        """The newest runs of each pipeline, newest first: at most so many, and none before its last success.
+
+        Who never ran is left out. However many are asked for, it is one question.
+        """
+
+    @abstractmethod
+    def save_output(self, run_id: str, text: str) -> None:
+        """Keep the end of what a run logged and noted, instead of what was kept of it before."""
+
+    @abstractmethod
+    def output(self, run_id: str) -> str | None:
+        """What was kept of it; None when nothing was."""
+
+    @abstractmethod
+    def purge(
+        self, before: dt.datetime, *, keep: int = 1, pipeline: str | None = None, most: int | None = None
+    ) -> int:
+        """Forget runs that started earlier, at most so many of them; how many it were.
+
+        What runs still need stays: of each pipeline the newest ``keep`` runs, the newest success, the
+        newest batch, and whatever has not ended.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Let go of the store. The log can be opened again."""
-
-    def newest(self, pipelines: Sequence[str], each: int = 1) -> dict[str, tuple[RunRecord, ...]]:
-        """The newest runs of each pipeline, at most so many of each, newest first."""
-        return {pipeline: self.list(pipeline, limit=each) for pipeline in pipelines}
 
     def last(self, pipeline: str) -> RunRecord | None:
         """The newest run of a pipeline, however it ended."""
@@ -148,10 +211,9 @@ class NullRunLog(RunLog):
     def take_batch(self, run_id: str, batch: str, overdue: Sequence[str] = ()) -> None:
         return None
 
-    def finish(self, run_id: str, status: RunStatus, **_: Any) -> bool:
-        return False
-
-    def settle(self, run_id: str, status: RunStatus, reason: str) -> bool:
+    def _end(
+        self, run_id: str, status: RunStatus, values: Mapping[str, Any], from_status: Sequence[str]
+    ) -> bool:
         return False
 
     def add_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:
@@ -175,6 +237,20 @@ class NullRunLog(RunLog):
     def last_batch(self, pipeline: str) -> RunRecord | None:
         return None
 
+    def newest(self, pipelines: Sequence[str], each: int = 1) -> dict[str, tuple[RunRecord, ...]]:
+        raise self.reason
+
+    def save_output(self, run_id: str, text: str) -> None:
+        return None
+
+    def output(self, run_id: str) -> str | None:
+        raise self.reason
+
+    def purge(
+        self, before: dt.datetime, *, keep: int = 1, pipeline: str | None = None, most: int | None = None
+    ) -> int:
+        return 0
+
     def close(self) -> None:
         return None
 
@@ -186,9 +262,12 @@ class RunLogLocation:
     kind: Literal["sqlite", "memory"]
     path: Path | None = None
     name: str = ""
+    create_tables: bool = True
 
     def __str__(self) -> str:
-        return f"sqlite://{self.path}" if self.kind == "sqlite" else f"memory://{self.name}"
+        if self.kind == "memory":
+            return f"memory://{self.name}"
+        return f"sqlite://{self.path}{'' if self.create_tables else '?create_tables=false'}"
 
 
 def open_run_log(url: str | None = None, *, env: Mapping[str, str], reading: bool = False) -> RunLog:
@@ -210,7 +289,10 @@ def open_run_log(url: str | None = None, *, env: Mapping[str, str], reading: boo
 
 def project_run_log(env: Mapping[str, str]) -> str | None:
     """``[run_log] url`` of the project's file, for when neither an option nor the environment says."""
-    return None if env.get(URL_VARIABLE) or env.get(PATH_VARIABLE) else text_setting("run_log", "url")
+    if env.get(URL_VARIABLE) or env.get(PATH_VARIABLE):
+        return None
+    url = text_setting("run_log", "url")
+    return None if url is None else expand(url, env=env, used_by="[run_log] url")
 
 
 def run_log_location(url: str | None, env: Mapping[str, str]) -> RunLogLocation:
@@ -219,28 +301,48 @@ def run_log_location(url: str | None, env: Mapping[str, str]) -> RunLogLocation:
     if not given:
         path = env.get(PATH_VARIABLE)
         return RunLogLocation("sqlite", absolute(path, env) if path else state_root(env) / "run_log.db")
-    scheme, separator, rest = given.partition("://")
+    plain, own = without_options(given, ("create_tables",), only=True) if "?" in given else (given, {})
+    create = truth("create_tables", own.get("create_tables"))
+    scheme, separator, rest = plain.partition("://")
     if not separator:
-        return RunLogLocation("sqlite", absolute(given, env))
+        return RunLogLocation("sqlite", absolute(plain, env), create_tables=create)
     if scheme == "memory" or (scheme == "sqlite" and rest.strip("/") == ":memory:"):
         return RunLogLocation("memory", name="" if scheme == "sqlite" else rest)
     if scheme == "sqlite" and rest.strip("/"):
         # four slashes, as SQLAlchemy writes an absolute path, mean the same as three
-        return RunLogLocation("sqlite", absolute(re.sub("^/+", "/", rest), env))
+        return RunLogLocation("sqlite", absolute(re.sub("^/+", "/", rest), env), create_tables=create)
     if scheme == "sqlite":
         raise ConfigError(
             f"the run log URL {given!r} has no path", next_step="write sqlite://path/to/run_log.db"
         )
-    problem = "is not supported yet" if scheme in _LATER else "is not a kind of run log"
     raise ConfigError(
-        f"a run log at {given!r}: {scheme!r} {problem}."
-        + (
-            ""
-            if scheme in _LATER
-            else did_you_mean(scheme, ("sqlite", "memory", "postgres", "mysql", "duckdb"))
-        ),
-        next_step="use sqlite://path/to/run_log.db, postgres://…, mysql://…, duckdb://… or memory://",
+        f"a run log at {mask_url(given)!r}: {scheme!r} is not a kind of run log."
+        f"{did_you_mean(scheme, _KINDS)}",
+        next_step="use sqlite://path/to/run_log.db, postgres://…, mysql://…, duckdb://…, s3://…, gs://…, "
+        "azureblob://… or memory://",
     )
+
+
+def error_values(error: BaseException | None, where: SourceLocation | None = None) -> dict[str, str | None]:
+    """What a record says of an error, without its secrets; all None when there was none."""
+    if error is None:
+        return {"error_type": None, "error_message": None, "error_where": None}
+    place = getattr(error, "where", None) or where
+    return {
+        "error_type": type(error).__name__,
+        "error_message": shown_text(str(error)),
+        "error_where": None if place is None else shown_text(str(place)),
+    }
+
+
+def until_success(records: Iterable[RunRecord], most: int) -> tuple[RunRecord, ...]:
+    """The first of them, at most so many, up to one that succeeded."""
+    found: list[RunRecord] = []
+    for record in itertools.islice(records, most):
+        found.append(record)
+        if record.status == "succeeded":
+            break
+    return tuple(found)
 
 
 def no_such_run(run_id: str) -> UsageError:

@@ -7,6 +7,7 @@ makes. Transactions are one statement long, so that many processes share a log.
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,20 +17,27 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from ematix_flow import faults
 from ematix_flow.errors import ConfigError, UsageError
-from ematix_flow.state.records import (
-    RunRecord,
-    RunStatus,
-    aware_utc,
-    check_finished,
-    masked_metrics,
-    shown_text,
-    utc_now,
-)
+from ematix_flow.state.records import RunRecord, RunStatus, aware_utc, masked_metrics, shown_output
 from ematix_flow.state.root import private_directory
-from ematix_flow.state.runlog import URL_VARIABLE, RunLog, RunLogLocation, no_such_run, warn_once
-from ematix_flow.state.runlog_tables import is_current, migrate, runs, stored_version
+from ematix_flow.state.runlog import (
+    URL_VARIABLE,
+    RunLog,
+    RunLogLocation,
+    no_such_run,
+    until_success,
+    warn_once,
+)
+from ematix_flow.state.runlog_queries import (
+    NEWEST_FIRST,
+    boundary_of,
+    forgettable,
+    needed_of,
+    newest_of,
+    pipeline_after,
+    portions,
+)
+from ematix_flow.state.runlog_tables import is_current, migrate, outputs, runs, stored_version
 from ematix_flow.state.slots import SlotStore
 from ematix_flow.state.slots_memory import MemorySlots
 from ematix_flow.state.slots_sql import SqlSlots
@@ -37,9 +45,9 @@ from ematix_flow.state.sql_failures import own_words
 from ematix_flow.state.sqlite_file import BUSY_SECONDS, begin, sqlite_engine, take_over_transactions
 
 MOST_RUNNING = 100
+_PURGED_AT_ONCE = 500
 
 _FIELDS = tuple(field.name for field in fields(RunRecord))
-_NEWEST_FIRST = (runs.c.started_at.desc(), runs.c.run_id.desc())
 
 _in_memory: dict[str, sa.Engine] = {}
 _slots_in_memory: dict[str, SlotStore] = {}
@@ -56,8 +64,12 @@ class SqlRunLog(RunLog):
         *,
         schema: str | None = None,
         reader: sa.Engine | None = None,
+        create_tables: bool = True,
     ) -> None:
-        """``schema`` is where the tables are; ``reader`` the engine for questions, where that is another."""
+        """``schema`` is where the tables are; ``reader`` the engine for questions, where that is another.
+
+        Without ``create_tables`` they must be there, as another user made them.
+        """
         self.location = location
         named = {None: schema}
         self._engine = engine.execution_options(schema_translate_map=named)
@@ -65,6 +77,8 @@ class SqlRunLog(RunLog):
         try:
             with self._reader.connect() as connection:
                 current = is_current(stored_version(connection, schema), location)
+            if not current and not create_tables:
+                raise tables_missing(location)
             if not current:
                 with self._transaction() as connection:
                     migrate(connection, location, schema=schema)
@@ -89,48 +103,6 @@ class SqlRunLog(RunLog):
                 connection.execute(change)
         except SQLAlchemyError as error:
             self._warn(f"the batch of run {run_id}", error)
-
-    def finish(
-        self,
-        run_id: str,
-        status: RunStatus,
-        *,
-        path: str | None = None,
-        rows_read: int | None = None,
-        rows_inserted: int | None = None,
-        rows_updated: int | None = None,
-        rows_deleted: int | None = None,
-        rows_unchanged: int | None = None,
-        source_from: str | None = None,
-        source_to: str | None = None,
-        error: BaseException | None = None,
-        metrics: Mapping[str, Any] | None = None,
-        finished_at: dt.datetime | None = None,
-    ) -> bool:
-        check_finished(status)
-        told: dict[str, Any] = {
-            "path": path,
-            "rows_read": rows_read,
-            "rows_inserted": rows_inserted,
-            "rows_updated": rows_updated,
-            "rows_deleted": rows_deleted,
-            "rows_unchanged": rows_unchanged,
-            "source_from": None if source_from is None else shown_text(source_from),
-            "source_to": None if source_to is None else shown_text(source_to),
-            "metrics": None if metrics is None else masked_metrics(metrics),
-        }
-        values = {name: value for name, value in told.items() if value is not None}
-        # all three always: an earlier guess of someone who settled this run must not remain
-        values["finished_at"] = aware_utc("finished_at", finished_at or utc_now())
-        values["error_type"] = None if error is None else type(error).__name__
-        values["error_message"] = None if error is None else shown_text(str(error))
-        faults.point("runlog.before_finish")
-        return self._end(run_id, status, values, from_status=("running", "interrupted"))
-
-    def settle(self, run_id: str, status: RunStatus, reason: str) -> bool:
-        check_finished(status)
-        values = {"finished_at": utc_now(), "error_message": shown_text(reason)}
-        return self._end(run_id, status, values, from_status=("running",))
 
     def add_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:
         this = runs.c.run_id == run_id
@@ -162,7 +134,7 @@ class SqlRunLog(RunLog):
         limit: int = 20,
         since: dt.datetime | None = None,
     ) -> tuple[RunRecord, ...]:
-        query = sa.select(runs).order_by(*_NEWEST_FIRST).limit(max(limit, 0))
+        query = sa.select(runs).order_by(*NEWEST_FIRST).limit(max(limit, 0))
         if pipeline is not None:
             query = query.where(runs.c.pipeline == pipeline)
         if status is not None:
@@ -175,12 +147,75 @@ class SqlRunLog(RunLog):
         query = sa.select(runs).where(runs.c.pipeline == pipeline, runs.c.status == "running")
         if target is not None:
             query = query.where(runs.c.target == target)
-        return self._records(query.order_by(*_NEWEST_FIRST).limit(MOST_RUNNING))
+        return self._records(query.order_by(*NEWEST_FIRST).limit(MOST_RUNNING))
 
     def last_batch(self, pipeline: str) -> RunRecord | None:
         query = sa.select(runs).where(runs.c.pipeline == pipeline, runs.c.batch.is_not(None))
-        found = self._records(query.order_by(*_NEWEST_FIRST).limit(1))
+        found = self._records(query.order_by(*NEWEST_FIRST).limit(1))
         return found[0] if found else None
+
+    def newest(self, pipelines: Sequence[str], each: int = 1) -> dict[str, tuple[RunRecord, ...]]:
+        found: dict[str, tuple[RunRecord, ...]] = {}
+        for names in portions(pipelines):
+            records = self._records(newest_of(names, each))
+            for name, its in itertools.groupby(records, lambda record: record.pipeline):
+                found[name] = until_success(its, each)
+        return found
+
+    def save_output(self, run_id: str, text: str) -> None:
+        kept = shown_output(text)
+        try:
+            with self._transaction() as connection:
+                connection.execute(sa.delete(outputs).where(outputs.c.run_id == run_id))
+                connection.execute(sa.insert(outputs).values(run_id=run_id, text=kept))
+        except SQLAlchemyError as error:
+            self._warn(f"what run {run_id} logged", error)
+
+    def output(self, run_id: str) -> str | None:
+        with self._asking() as connection:
+            found: str | None = connection.scalar(sa.select(outputs.c.text).where(outputs.c.run_id == run_id))
+        return found
+
+    def purge(
+        self, before: dt.datetime, *, keep: int = 1, pipeline: str | None = None, most: int | None = None
+    ) -> int:
+        moment, done = aware_utc("before", before), 0
+        try:
+            for name in [pipeline] if pipeline is not None else self._pipelines():
+                done += self._purge(name, moment, max(keep, 1), None if most is None else most - done)
+                if most is not None and done >= most:
+                    break
+        except SQLAlchemyError as error:
+            raise _unavailable(self.location, error) from error
+        return done
+
+    def _pipelines(self) -> Iterator[str]:
+        name: str | None = None
+        while True:
+            with self._asking() as connection:
+                name = connection.scalar(pipeline_after(name))
+            if name is None:
+                return
+            yield name
+
+    def _purge(self, pipeline: str, before: dt.datetime, keep: int, most: int | None) -> int:
+        """A portion a transaction, so that runs which record at the same time wait for none of it long."""
+        done = 0
+        with self._asking() as connection:
+            until = connection.scalar(boundary_of(pipeline, keep))
+            needed = [run_id for query in needed_of(pipeline) for run_id in connection.scalars(query)]
+        while until is not None and (most is None or done < most):
+            wanted = _PURGED_AT_ONCE if most is None else min(most - done, _PURGED_AT_ONCE)
+            query = forgettable(pipeline, before, until, needed, wanted)
+            with self._transaction() as connection:
+                ids = list(connection.scalars(query))
+                if ids:
+                    connection.execute(sa.delete(outputs).where(outputs.c.run_id.in_(ids)))
+                    connection.execute(sa.delete(runs).where(runs.c.run_id.in_(ids)))
+            done += len(ids)
+            if len(ids) < wanted:
+                break
+        return done
 
     def close(self) -> None:
         if self.location.startswith("memory://"):
@@ -188,7 +223,7 @@ class SqlRunLog(RunLog):
         self._engine.dispose()
 
     def _end(
-        self, run_id: str, status: RunStatus, values: Mapping[str, Any], from_status: tuple[str, ...]
+        self, run_id: str, status: RunStatus, values: Mapping[str, Any], from_status: Sequence[str]
     ) -> bool:
         change = (
             sa.update(runs)
@@ -203,9 +238,14 @@ class SqlRunLog(RunLog):
             return False
 
     def _records(self, query: sa.Select[Any]) -> tuple[RunRecord, ...]:
+        with self._asking() as connection:
+            return tuple(RunRecord(**row) for row in connection.execute(query).mappings())
+
+    @contextmanager
+    def _asking(self) -> Iterator[sa.Connection]:
         try:
             with self._reader.connect() as connection:
-                return tuple(RunRecord(**row) for row in connection.execute(query).mappings())
+                yield connection
         except SQLAlchemyError as error:
             raise _unavailable(self.location, error) from error
 
@@ -228,7 +268,8 @@ def open_store(location: RunLogLocation) -> SqlRunLog:
                 engine = _in_memory[location.name] = _memory_engine()
             return SqlRunLog(engine, str(location))
     private_directory(location.path.parent)
-    return SqlRunLog(sqlite_engine(location.path), str(location))
+    engine = sqlite_engine(location.path)
+    return SqlRunLog(engine, str(location), create_tables=location.create_tables)
 
 
 def open_slots_file(location: RunLogLocation) -> SlotStore:
@@ -237,7 +278,8 @@ def open_slots_file(location: RunLogLocation) -> SlotStore:
         with _in_memory_lock:
             return _slots_in_memory.setdefault(location.name, MemorySlots())
     private_directory(location.path.parent)
-    return SqlSlots(sqlite_engine(location.path), str(location))
+    engine = sqlite_engine(location.path)
+    return SqlSlots(engine, str(location), create_tables=location.create_tables)
 
 
 def _memory_engine() -> sa.Engine:
@@ -254,6 +296,13 @@ def _memory_engine() -> sa.Engine:
     sa.event.listen(engine, "connect", take_over_transactions)
     sa.event.listen(engine, "begin", begin)
     return engine
+
+
+def tables_missing(location: str) -> ConfigError:
+    return ConfigError(
+        f"the run log {location} has no tables of this version, and create_tables=false forbids to make them",
+        next_step="open it once as a user who may, without create_tables=false",
+    )
 
 
 def _unavailable(location: str, error: SQLAlchemyError) -> ConfigError:

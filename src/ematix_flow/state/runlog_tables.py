@@ -6,15 +6,17 @@ Free of any particular database. A change of the tables here goes with a new upg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 
 from ematix_flow.errors import ConfigError
 from ematix_flow.state.records import utc_now
 from ematix_flow.state.sql_types import ExactText, UtcMoment
 
-Upgrade = Callable[[sa.Connection], None]
+Upgrade = Callable[["Upgrading"], None]
 
 
 metadata = sa.MetaData()
@@ -53,11 +55,26 @@ runs = sa.Table(
     sa.Column("source_to", sa.Text),
     sa.Column("error_type", sa.String(255)),
     sa.Column("error_message", sa.Text),
+    sa.Column("error_where", sa.Text),
+    sa.Column("engine", sa.Text),
+    sa.Column("code_version", sa.Text),
     sa.Column("metrics", sa.JSON, nullable=False),
     sa.Index("run_log_by_start", "started_at", "run_id"),
     sa.Index("run_log_by_pipeline", "pipeline", "started_at", "run_id"),
     sa.Index("run_log_by_status", "status", "started_at", "run_id"),
+    sa.Index("run_log_by_outcome", "pipeline", "status", "started_at"),
 )
+
+# what a run logged, apart from its record: a list of runs need not read it
+outputs = sa.Table(
+    "run_log_output",
+    metadata,
+    sa.Column("run_id", sa.String(64), primary_key=True),
+    sa.Column("text", sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb"), nullable=False),
+)
+
+_ONE_AT_A_TIME = "ematix_flow run_log"
+_LOCK_SECONDS = 60
 
 
 def make_schema(connection: sa.Connection, schema: str | None) -> None:
@@ -65,16 +82,72 @@ def make_schema(connection: sa.Connection, schema: str | None) -> None:
         connection.execute(sa.schema.CreateSchema(schema, if_not_exists=True))
 
 
-def _add_batch(connection: sa.Connection) -> None:
-    connection.execute(sa.text("ALTER TABLE run_log ADD COLUMN batch TEXT"))
+@contextmanager
+def alone(connection: sa.Connection) -> Iterator[None]:
+    """While the block runs no other process makes or changes our tables in this database."""
+    dialect = connection.dialect.name
+    if dialect == "postgresql":  # until the transaction ends
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(_ONE_AT_A_TIME))))
+    if dialect not in ("mysql", "mariadb"):  # a file's write lock is held already
+        yield
+        return
+    if connection.scalar(sa.select(sa.func.get_lock(_ONE_AT_A_TIME, _LOCK_SECONDS))) != 1:
+        raise ConfigError(
+            f"another process has been making the tables of the run log for {_LOCK_SECONDS} seconds",
+            next_step="run it again when that has ended",
+        )
+    try:
+        yield
+    finally:
+        connection.execute(sa.select(sa.func.release_lock(_ONE_AT_A_TIME)))
 
 
-def _add_overdue(connection: sa.Connection) -> None:
-    connection.execute(sa.text("ALTER TABLE run_log ADD COLUMN overdue JSON"))
+class Upgrading:
+    """What an upgrade may do. Each step is left out where it was done: MySQL keeps half an upgrade."""
+
+    def __init__(self, connection: sa.Connection, schema: str | None) -> None:
+        self.connection, self._schema = connection, schema
+
+    def add_column(self, name: str) -> None:
+        """A column of the runs as the table above declares it."""
+        there = runs.to_metadata(sa.MetaData(schema=self._schema))
+        table = self.connection.dialect.identifier_preparer.format_table(there)
+        if name not in self._columns(table):
+            kind = runs.c[name].type.compile(self.connection.dialect)
+            self.connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
+
+    def add_table(self, table: sa.Table) -> None:
+        table.create(self.connection, checkfirst=True)
+
+    def add_index(self, name: str) -> None:
+        index = next(each for each in runs.indexes if each.name == name)
+        if self.connection.dialect.name in ("mysql", "mariadb"):
+            index.create(self.connection, checkfirst=True)
+        else:
+            self.connection.execute(sa.schema.CreateIndex(index, if_not_exists=True))
+
+    def _columns(self, table: str) -> set[str]:
+        found = self.connection.exec_driver_sql(f"SELECT * FROM {table} WHERE 1 = 0")
+        return set(found.keys())
+
+
+def _add_batch(upgrading: Upgrading) -> None:
+    upgrading.add_column("batch")
+
+
+def _add_overdue(upgrading: Upgrading) -> None:
+    upgrading.add_column("overdue")
+
+
+def _add_circumstances(upgrading: Upgrading) -> None:
+    for name in ("error_where", "engine", "code_version"):
+        upgrading.add_column(name)
+    upgrading.add_index("run_log_by_outcome")
+    upgrading.add_table(outputs)
 
 
 # the first makes version 2 of version 1, the next version 3, …; a released one is never edited
-UPGRADES: Sequence[Upgrade] = (_add_batch, _add_overdue)
+UPGRADES: Sequence[Upgrade] = (_add_batch, _add_overdue, _add_circumstances)
 
 
 def stored_version(connection: sa.Connection, schema: str | None = None) -> int:
@@ -102,15 +175,19 @@ def migrate(
     upgrades: Sequence[Upgrade] = UPGRADES,
     schema: str | None = None,
 ) -> None:
-    """Make or upgrade the tables, all or nothing: the caller's transaction holds the write lock."""
-    make_schema(connection, schema)
-    found = stored_version(connection, schema)
-    if is_current(found, location, upgrades):
-        return
-    if found == 0:
-        metadata.create_all(connection)
-    else:
-        for upgrade in upgrades[found - 1 :]:
-            upgrade(connection)
-    connection.execute(sa.delete(version))
-    connection.execute(sa.insert(version).values(version=1 + len(upgrades), migrated_at=utc_now()))
+    """Make or upgrade the tables in the caller's transaction: all or nothing, where the database can.
+
+    Of several processes that do it at once one does; the others then find it done.
+    """
+    with alone(connection):
+        make_schema(connection, schema)
+        found = stored_version(connection, schema)
+        if is_current(found, location, upgrades):
+            return
+        if found == 0:
+            metadata.create_all(connection)
+        else:
+            for upgrade in upgrades[found - 1 :]:
+                upgrade(Upgrading(connection, schema))
+        connection.execute(sa.delete(version))
+        connection.execute(sa.insert(version).values(version=1 + len(upgrades), migrated_at=utc_now()))

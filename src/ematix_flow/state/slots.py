@@ -88,6 +88,10 @@ class SlotStore(ABC):
     def newest(self, pipelines: Sequence[str]) -> dict[str, SlotRecord]:
         """The newest slot that was ever opened of each pipeline."""
 
+    def last_fires(self, pipelines: Sequence[str]) -> dict[str, dt.datetime]:
+        """When the newest slot of each fired."""
+        return {name: record.slot.at for name, record in self.newest(pipelines).items()}
+
     @abstractmethod
     def latest(self, pipeline: str, until: dt.datetime) -> SlotRecord | None:
         """The newest slot of a pipeline that fires then or before."""
@@ -134,3 +138,7 @@ class SlotStore(ABC):
 
     @abstractmethod
     def release(self, lease: Lease) -> None: ...
+
+    @abstractmethod
+    def purge(self, before: dt.datetime) -> int:
+        """Forget ended slots that fired earlier, but never a pipeline's newest; how many."""

@@ -12,10 +12,17 @@ from ematix_flow.state.slots import ENDED, Claim, Lease, Slot, SlotRecord, SlotS
 
 
 class MemorySlots(SlotStore):
-    def __init__(self, clock: Callable[[], dt.datetime] = utc_now) -> None:
+    """``known`` and ``leases`` are what is there from the start; a lease with the moment at which it ends."""
+
+    def __init__(
+        self,
+        clock: Callable[[], dt.datetime] = utc_now,
+        known: Iterable[SlotRecord] = (),
+        leases: Iterable[tuple[Lease, dt.datetime]] = (),
+    ) -> None:
         self._clock = clock
-        self._slots: dict[Slot, SlotRecord] = {}
-        self._leases: dict[str, tuple[Lease, dt.datetime]] = {}
+        self._slots: dict[Slot, SlotRecord] = {record.slot: record for record in known}
+        self._leases: dict[str, tuple[Lease, dt.datetime]] = {each[0].name: each for each in leases}
         self._lock = threading.Lock()
 
     def now(self) -> dt.datetime:
@@ -138,6 +145,23 @@ class MemorySlots(SlotStore):
             held = self._leases.get(lease.name)
             if held is not None and held[0] == lease:
                 self._leases[lease.name] = (lease, self._clock())
+
+    def leases(self) -> dict[str, tuple[Lease, dt.datetime]]:
+        """Every lease that was ever taken, with the moment at which it ends."""
+        with self._lock:
+            return dict(self._leases)
+
+    def purge(self, before: dt.datetime) -> int:
+        newest = {record.slot for record in self.newest([slot.pipeline for slot in self._slots]).values()}
+        with self._lock:
+            old = [
+                slot
+                for slot, record in self._slots.items()
+                if slot.at < before and record.status in ENDED and slot not in newest
+            ]
+            for slot in old:
+                del self._slots[slot]
+        return len(old)
 
     def _held(self, claim: Claim) -> SlotRecord | None:
         """The record, while this claim is its newest. An expired one that nobody took over still counts."""

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ematix_flow.errors import ConfigError
 from ematix_flow.state.records import shown_text, utc_now
-from ematix_flow.state.runlog_tables import make_schema
+from ematix_flow.state.runlog_tables import alone, make_schema
 from ematix_flow.state.slots import ENDED, Claim, Lease, Slot, SlotRecord, SlotStatus, SlotStore
 from ematix_flow.state.sql_failures import own_words
 from ematix_flow.state.sql_types import ExactText, UtcMoment
@@ -64,14 +64,24 @@ class SqlSlots(SlotStore):
         *,
         schema: str | None = None,
         reader: sa.Engine | None = None,
+        create_tables: bool = True,
     ) -> None:
         self.location, self._given = location, clock
         self._engine = engine.execution_options(schema_translate_map={None: schema})
         self._reader = (reader or engine).execution_options(schema_translate_map={None: schema})
         self._dialect = "mysql" if engine.dialect.name == "mariadb" else engine.dialect.name
-        with self._changing() as connection:
-            make_schema(connection, schema)
-            metadata.create_all(connection)
+        with self._asking() as connection:
+            there = sa.inspect(connection)
+            complete = all(there.has_table(table.name, schema) for table in metadata.tables.values())
+        if not complete and not create_tables:
+            raise ConfigError(
+                f"{location} has no tables for slots, and create_tables=false forbids to make them",
+                next_step="open it once as a user who may, without create_tables=false",
+            )
+        if not complete:
+            with self._changing() as connection, alone(connection):
+                make_schema(connection, schema)
+                metadata.create_all(connection)
 
     # ------------------------------------------------------------------ questions
 
@@ -260,6 +270,25 @@ class SqlSlots(SlotStore):
                 .where(leases.c.name == lease.name, leases.c.fence == lease.fence)
                 .values(expires_at=self._now(connection))
             )
+
+    def purge(self, before: dt.datetime) -> int:
+        """A portion a transaction: who claims at the same time waits for none of it long."""
+        later = slots.alias("later")
+        newer = sa.exists().where(later.c.pipeline == slots.c.pipeline, later.c.fires_at > slots.c.fires_at)
+        query = (
+            sa.select(slots.c.pipeline, slots.c.fires_at)
+            .where(slots.c.fires_at < before, slots.c.status.in_(ENDED), newer)
+            .limit(_AT_ONCE)
+        )
+        done = 0
+        while True:
+            with self._changing() as connection:
+                old = [Slot(row.pipeline, row.fires_at) for row in connection.execute(query)]
+                for slot in old:
+                    connection.execute(sa.delete(slots).where(*_is(slot)))
+            done += len(old)
+            if len(old) < _AT_ONCE:
+                return done
 
     # ------------------------------------------------------------------ the database
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.state.runlog import open_run_log, run_log_location
+from ematix_flow.state.runlog import open_run_log, project_run_log, run_log_location
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,41 @@ def test_a_path_without_a_leading_slash_is_relative_to_the_working_directory(
         assert run_log_location(url, {}).path == tmp_path / "logs" / "run_log.db"
 
 
-@pytest.mark.parametrize(
-    "url", ["postgres://u:hunter22@h/d", "mysql://u:hunter22@h/d", "duckdb://x.duckdb", "s3://b/p"]
-)
-def test_a_store_that_does_not_exist_yet_is_refused_without_its_password(url: str) -> None:
-    with pytest.raises(ConfigError, match="not supported yet") as caught:
-        open_run_log(url, env={})
+def test_an_unknown_kind_is_refused_without_its_password() -> None:
+    with pytest.raises(ConfigError, match="'oracle' is not a kind of run log") as caught:
+        open_run_log("oracle://u:hunter22@h/d", env={})
     assert "hunter22" not in str(caught.value)
     assert "sqlite://" in str(caught.value.next_step)
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("sqlite://x.db?create_table=false", "no option 'create_table'. Did you mean 'create_tables'?"),
+        ("sqlite://x.db?create_tables=maybe", "neither true nor false"),
+        ("s3://bucket/p?regio=eu", "no option 'regio'. Did you mean 'region'?"),
+        ("s3://?region=eu", "does not say where"),
+        ("gs://bucket/p?region=eu", "no option 'region'"),
+        ("gs:///p", "does not say where"),
+        ("azureblob://account", "does not say where"),
+        ("azure://account/container?accountkey=hunter22", "no option 'accountkey'"),
+        ("mysql://u@h/d?schema=x", "name the database in the URL"),
+        ("postgres://u@h/d?create_tables=2", "neither true nor false"),
+    ],
+)
+def test_an_option_that_is_not_known_is_refused(url: str, problem: str) -> None:
+    from ematix_flow.backends.run_logs import open_run_log as by_url
+
+    with pytest.raises(ConfigError) as caught:
+        by_url(url, env={}, reading=True)
+    assert problem in str(caught.value) and "hunter22" not in str(caught.value)
+
+
+def test_the_url_of_the_project_may_name_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".ematix-flow.toml").write_text(
+        '[run_log]\nurl = "postgres://flow:${LOG_PASSWORD}@db/runs"\n'
+    )
+    assert project_run_log({"LOG_PASSWORD": "hunter22"}) == "postgres://flow:hunter22@db/runs"
 
 
 def test_a_mistyped_scheme_is_refused_with_the_one_that_was_probably_meant() -> None:

@@ -20,7 +20,7 @@ from ematix_flow.errors import ConfigError
 from ematix_flow.state import runlog
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import NullRunLog, open_run_log
-from ematix_flow.state.runlog_tables import UPGRADES, migrate, stored_version
+from ematix_flow.state.runlog_tables import UPGRADES, Upgrading, migrate, stored_version
 
 # the processes part after the imports, so that they begin at the same moment
 CHILD = """
@@ -175,12 +175,12 @@ def test_a_log_of_a_later_version_is_left_alone(
         assert file.execute("SELECT run_id FROM run_log").fetchall() == [("old",)]
 
 
-def _add_team(connection: sa.Connection) -> None:
-    connection.execute(sa.text("ALTER TABLE run_log ADD COLUMN team TEXT"))
+def _add_team(upgrading: Upgrading) -> None:
+    upgrading.connection.execute(sa.text("ALTER TABLE run_log ADD COLUMN team TEXT"))
 
 
-def _break(connection: sa.Connection) -> None:
-    connection.execute(sa.text("ALTER TABLE run_log ADD COLUMN half TEXT"))
+def _break(upgrading: Upgrading) -> None:
+    upgrading.connection.execute(sa.text("ALTER TABLE run_log ADD COLUMN half TEXT"))
     raise RuntimeError("upgrade broke")
 
 
@@ -200,19 +200,6 @@ def test_an_older_log_is_upgraded_with_its_runs_and_only_once(tmp_path: Path) ->
     assert "team" in _columns(path)
     with direct(path) as file:
         assert file.execute("SELECT run_id, team FROM run_log").fetchall() == [("old", None)]
-
-
-def test_a_log_of_the_first_version_gets_the_batch_of_a_run_when_it_is_opened(tmp_path: Path) -> None:
-    path = tmp_path / "log.db"
-    open_run_log(str(path), env={}).start(a_run("old"))
-    with direct(path) as file:
-        file.execute("ALTER TABLE run_log DROP COLUMN batch")
-        file.execute("ALTER TABLE run_log DROP COLUMN overdue")
-        file.execute("UPDATE run_log_version SET version = 1")
-    log = open_run_log(str(path), env={}, reading=True)
-    assert (log.get("old").batch, log.get("old").overdue) == (None, ())
-    log.take_batch("old", "run:1", ["a", "b"])
-    assert (log.get("old").batch, log.get("old").overdue) == ("run:1", ("a", "b"))
 
 
 def test_an_upgrade_that_fails_changes_nothing(tmp_path: Path) -> None:

@@ -27,14 +27,14 @@ _clients: dict[tuple[object, ...], Any] = {}
 _lock = threading.Lock()
 
 
-def s3_client(connection: S3Connection) -> Any:
+def s3_client(connection: S3Connection, attempts: int = ATTEMPTS) -> Any:
     """The client of this process; a forked process gets its own."""
-    key = (os.getpid(), *(getattr(connection, name) for name in _TOLD_APART_BY))
+    key = (os.getpid(), attempts, *(getattr(connection, name) for name in _TOLD_APART_BY))
     with _lock:
         if key in _clients:
             return _clients[key]
         session = _session(connection)
-        client = _made(connection, session)
+        client = _made(connection, session, attempts)
         if connection.anonymous or session.get_credentials() is not None:
             _clients[key] = client  # one without credentials may find some when it is made anew
         return client
@@ -69,7 +69,7 @@ def _session(connection: S3Connection) -> boto3.Session:
     )
 
 
-def _made(connection: S3Connection, session: boto3.Session) -> Any:
+def _made(connection: S3Connection, session: boto3.Session, attempts: int) -> Any:
     from botocore import UNSIGNED
     from botocore.config import Config
 
@@ -80,7 +80,7 @@ def _made(connection: S3Connection, session: boto3.Session) -> Any:
     checksums = "when_supported" if endpoint is None else "when_required"
     config = Config(
         s3={"addressing_style": "path" if connection.uses_path_style else "auto"},
-        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+        retries={"mode": "standard", "total_max_attempts": attempts},
         connect_timeout=CONNECT_SECONDS,
         read_timeout=READ_SECONDS,
         max_pool_connections=32,

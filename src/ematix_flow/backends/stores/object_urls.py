@@ -1,0 +1,64 @@
+"""Object stores for the run log by URL: ``s3://``, ``gs://``, ``azure://``. A client is imported late."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+from ematix_flow.errors import ConfigError
+from ematix_flow.spec.connections.lakes import DeltaS3Connection, S3Connection
+from ematix_flow.spec.connections.urls import UrlPieces, mask_url, split_url
+from ematix_flow.spec.redaction import remember_secret
+from ematix_flow.state.objects import ObjectStore
+from ematix_flow.state.store_urls import truth, without_options
+
+OBJECT_SCHEMES = ("s3", "gs", "gcs", "azure", "azureblob")
+
+_S3_OPTIONS = (
+    *("region", "endpoint", "profile", "path_style", "verify_tls", "ca_cert_path", "anonymous"),
+    *("access_key_id", "secret_access_key", "session_token"),
+)
+_GCS_OPTIONS = ("project", "endpoint", "credentials_path", "anonymous")
+_AZURE_OPTIONS = ("account", "endpoint", "account_key", "sas_token")
+
+
+def open_objects(url: str) -> ObjectStore:
+    """The store behind a URL, reached and known to keep to conditions on writes."""
+    pieces = split_url(url)
+    if pieces.scheme == "s3":
+        from ematix_flow.backends.stores.objects_s3 import S3Objects
+
+        return S3Objects(_s3(url))
+    if pieces.scheme in ("gs", "gcs"):
+        from ematix_flow.backends.stores.objects_gcs import GcsObjects, GcsPlace
+
+        own = without_options(url, _GCS_OPTIONS, only=True)[1]
+        anonymous = truth("anonymous", own.pop("anonymous", None), default=False)
+        bucket, *parts = _parts(url, pieces, 1, "gs://bucket/prefix")
+        return GcsObjects(GcsPlace(bucket, "/".join(parts), anonymous=anonymous, **own))
+    from ematix_flow.backends.stores.objects_azure import AzureObjects, AzurePlace
+
+    own = without_options(url, _AZURE_OPTIONS, only=True)[1]
+    for secret in ("account_key", "sas_token"):
+        remember_secret(own.get(secret, ""))
+    account = own.pop("account", None)
+    if account is not None:
+        container, *parts = _parts(url, pieces, 1, "azureblob://container/prefix?account=name")
+    else:
+        account, container, *parts = _parts(url, pieces, 2, "azureblob://account/container/prefix")
+    return AzureObjects(AzurePlace(account, container, "/".join(parts), **own))
+
+
+def _s3(url: str) -> S3Connection:
+    _parts(url, split_url(url), 1, "s3://bucket/prefix")
+    without_options(url, _S3_OPTIONS, only=True)
+    return DeltaS3Connection(name="run_log", url=url)
+
+
+def _parts(url: str, pieces: UrlPieces, needed: int, form: str) -> list[str]:
+    """What stands between the slashes; an error when too little does."""
+    place = pieces.address + pieces.path if pieces.scheme == "s3" else pieces.location
+    path = unquote(place).rstrip("/")
+    parts = path.split("/") if path else []
+    if len(parts) < needed or any(part in ("", ".", "..") for part in parts):
+        raise ConfigError(f"the run log URL {mask_url(url)} does not say where", next_step=f"write {form}")
+    return parts

@@ -1,0 +1,170 @@
+"""The run log's object store on Azure Blob Storage, by Microsoft's own client and conditions on ETags."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from ematix_flow.errors import CannotConnect, ConfigError
+from ematix_flow.spec.redaction import remember_secret
+from ematix_flow.state.objects import ObjectStore
+
+_RETRIES = 2
+
+
+@dataclass(frozen=True)
+class AzurePlace:
+    """A prefix of a container. Without a key or token those of the environment, then of the machine."""
+
+    account: str
+    container: str
+    prefix: str = ""
+    endpoint: str = ""
+    account_key: str = field(default="", repr=False)
+    sas_token: str = field(default="", repr=False)
+
+    @property
+    def url(self) -> str:
+        return self.endpoint or f"https://{self.account}.blob.core.windows.net"
+
+
+class AzureObjects(ObjectStore):
+    def __init__(self, place: AzurePlace) -> None:
+        super().__init__()
+        self.location = f"azure://{place.account}/{place.container}/{place.prefix}".rstrip("/")
+        self._place, self._root = place, f"{place.prefix}/" if place.prefix else ""
+        self._container: Any = _container(place)
+        self.server_time()
+
+    def fetch(self, key: str) -> tuple[bytes, str] | None:
+        from azure.core.exceptions import ResourceNotFoundError
+
+        with self._understood("read"):
+            try:
+                found = self._container.download_blob(f"{self._root}{key}")
+                return found.readall(), found.properties.etag
+            except ResourceNotFoundError as error:
+                if error.error_code == "ContainerNotFound":
+                    raise
+                return None
+
+    def store(self, key: str, content: bytes, *, new: bool = False, tag: str | None = None) -> bool:
+        from azure.core import MatchConditions
+        from azure.core.exceptions import (
+            ResourceExistsError,
+            ResourceModifiedError,
+            ResourceNotFoundError,
+        )
+
+        condition: dict[str, Any] = {"overwrite": not new}
+        if tag is not None:
+            condition |= {"etag": tag, "match_condition": MatchConditions.IfNotModified}
+        with self._understood("written"):
+            try:
+                self._container.upload_blob(f"{self._root}{key}", content, **condition)
+            except (ResourceExistsError, ResourceModifiedError):
+                return False
+            except ResourceNotFoundError as error:
+                if tag is None or error.error_code == "ContainerNotFound":
+                    raise
+                return False
+        return True
+
+    def remove(self, keys: Sequence[str]) -> None:
+        from azure.core.exceptions import ResourceNotFoundError
+
+        with self._understood("changed"):
+            for key in keys:
+                try:
+                    self._container.delete_blob(f"{self._root}{key}")
+                except ResourceNotFoundError as error:
+                    if error.error_code == "ContainerNotFound":
+                        raise
+
+    def names(self, prefix: str, after: str = "") -> Iterator[str]:
+        start = f"{self._root}{after}" if after else None
+        given = {} if start is None else {"start_from": start}
+        with self._understood("listed"):
+            found = self._container.list_blob_names(name_starts_with=f"{self._root}{prefix}", **given)
+            for name in found:
+                if start is None or name > start:  # where it is known it is inclusive, elsewhere ignored
+                    yield name[len(self._root) :]
+
+    def server_time(self) -> dt.datetime:
+        dates: list[str] = []
+        with self._understood("reached"):
+            self._container.get_container_properties(
+                raw_response_hook=lambda answer: dates.append(answer.http_response.headers["Date"])
+            )
+        return parsedate_to_datetime(dates[-1])
+
+    def close(self) -> None:
+        super().close()
+        self._container.close()
+
+    @contextmanager
+    def _understood(self, done: str) -> Iterator[None]:
+        from azure.core.exceptions import AzureError, ClientAuthenticationError, ResourceNotFoundError
+
+        try:
+            yield
+        except ClientAuthenticationError as error:
+            raise CannotConnect(
+                f"the run log {self.location} cannot be {done}: {_words(error)}",
+                next_step="give ?account_key= or ?sas_token=, set AZURE_STORAGE_KEY, or sign in; the user "
+                "needs the role Storage Blob Data Contributor",
+            ) from error
+        except ResourceNotFoundError as error:
+            raise CannotConnect(
+                f"there is no container {self._place.container!r} in {self._place.account}: {_words(error)}",
+                next_step="create it, or mend the URL of the run log; containers are never created here",
+            ) from error
+        except AzureError as error:
+            raise CannotConnect(
+                f"the run log {self.location} cannot be {done}: {_words(error)}",
+                next_step="check the account's name, the endpoint and the network",
+            ) from error
+
+
+def _container(place: AzurePlace) -> Any:
+    try:
+        from azure.storage.blob import ContainerClient, LinearRetry
+    except ImportError as error:
+        raise ConfigError(
+            f"a run log at azure://{place.account} needs the Python package 'azure-storage-blob'",
+            next_step='pip install "ematix-flow-spark[azure]"',
+        ) from error
+    return ContainerClient(
+        place.url,
+        place.container,
+        credential=_credential(place),
+        # no run waits long to be recorded
+        retry_policy=LinearRetry(backoff=1, retry_total=_RETRIES, random_jitter_range=1),
+        connection_timeout=10,
+        read_timeout=30,
+    )
+
+
+def _credential(place: AzurePlace) -> Any:
+    key = place.account_key or os.environ.get("AZURE_STORAGE_KEY", "")
+    token = place.sas_token or os.environ.get("AZURE_STORAGE_SAS_TOKEN", "")
+    for secret in (key, token):
+        remember_secret(secret)
+    if place.sas_token or (token and not key):
+        from azure.core.credentials import AzureSasCredential
+
+        return AzureSasCredential(token.removeprefix("?"))
+    if key:
+        return {"account_name": place.account, "account_key": key}
+    from azure.identity import DefaultAzureCredential
+
+    return DefaultAzureCredential()
+
+
+def _words(error: Exception) -> str:
+    return str(getattr(error, "message", None) or error).strip().splitlines()[0]

@@ -1,0 +1,100 @@
+"""Questions to the run log's tables that are about many pipelines at once, or about what may be forgotten.
+
+Statements only: who runs them, and where, is `runlog_sql`'s subject.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from ematix_flow.state.runlog_tables import runs
+from ematix_flow.state.sql_types import ExactText, UtcMoment
+
+NEWEST_FIRST = (runs.c.started_at.desc(), runs.c.run_id.desc())
+_LONG_AGO = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_AT_ONCE = 200  # names in one statement: SQLite takes no more than 500 parts of a union
+
+
+def portions(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The names, each once, as many at a time as a statement takes."""
+    wanted = list(dict.fromkeys(names))
+    for first in range(0, len(wanted), _AT_ONCE):
+        yield wanted[first : first + _AT_ONCE]
+
+
+def newest_of(names: Sequence[str], each: int) -> sa.Select[Any]:
+    """The newest runs of each, down to the newest success: searches of an index, whatever the log holds.
+
+    Of runs that began at one moment there may be more than ``each``.
+    """
+    asked = _names(names)
+    inner, good = runs.alias("inner_run"), runs.alias("good")
+    nth = (
+        sa.select(inner.c.started_at)
+        .where(inner.c.pipeline == asked.c.pipeline)
+        .order_by(inner.c.started_at.desc(), inner.c.run_id.desc())
+        .limit(1)
+        .offset(each - 1)
+    )
+    success = sa.select(sa.func.max(good.c.started_at)).where(
+        good.c.pipeline == asked.c.pipeline, good.c.status == "succeeded"
+    )
+    always = sa.literal(_LONG_AGO, UtcMoment)
+    since = sa.select(
+        asked.c.pipeline,
+        sa.func.coalesce(nth.scalar_subquery(), always).label("nth"),
+        sa.func.coalesce(success.scalar_subquery(), always).label("success"),
+    ).subquery("since")
+    later = (runs.c.started_at >= since.c.nth, runs.c.started_at >= since.c.success)
+    joined = since.join(runs, sa.and_(runs.c.pipeline == since.c.pipeline, *later))
+    return sa.select(runs).select_from(joined).order_by(runs.c.pipeline, *NEWEST_FIRST)
+
+
+def pipeline_after(name: str | None) -> sa.Select[Any]:
+    """The next pipeline by name, from the index alone."""
+    query = sa.select(sa.func.min(runs.c.pipeline))
+    return query if name is None else query.where(runs.c.pipeline > name)
+
+
+def needed_of(pipeline: str) -> tuple[sa.Select[Any], ...]:
+    """The runs of a pipeline that are never forgotten: the newest success and the newest batch."""
+    mine = sa.select(runs.c.run_id).where(runs.c.pipeline == pipeline)
+    return tuple(
+        mine.where(condition).order_by(*NEWEST_FIRST).limit(1)
+        for condition in (runs.c.status == "succeeded", runs.c.batch.is_not(None))
+    )
+
+
+def boundary_of(pipeline: str, keep: int) -> sa.Select[Any]:
+    """When the newest run started of those beyond the newest ``keep``."""
+    query = sa.select(runs.c.started_at).where(runs.c.pipeline == pipeline)
+    return query.order_by(*NEWEST_FIRST).offset(keep).limit(1)
+
+
+def forgettable(
+    pipeline: str, before: dt.datetime, until: dt.datetime, needed: Sequence[str], most: int
+) -> sa.Select[Any]:
+    """The oldest runs of a pipeline that may be forgotten."""
+    return (
+        sa.select(runs.c.run_id)
+        .where(
+            runs.c.pipeline == pipeline,
+            runs.c.started_at < before,
+            runs.c.started_at <= until,
+            runs.c.status != "running",
+            runs.c.run_id.not_in(needed),
+        )
+        .order_by(runs.c.started_at, runs.c.run_id)
+        .limit(most)
+    )
+
+
+def _names(names: Sequence[str]) -> sa.Subquery:
+    """The names as a table; every database knows a union, and not the same list of values."""
+    kind = ExactText(512)
+    rows = [sa.select(sa.literal(name, kind).label("pipeline")) for name in names]
+    return (sa.union_all(*rows) if len(rows) > 1 else rows[0]).subquery("asked")

@@ -1,0 +1,142 @@
+"""Run logs of earlier and later versions of this package, in every database that can hold one."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from ematix_flow.backends.run_logs import open_run_log, sql_tables
+from ematix_flow.errors import ConfigError
+from ematix_flow.state.records import RunRecord
+from ematix_flow.state.runlog_tables import UPGRADES
+from ematix_flow.state.sql_types import ExactText, UtcMoment
+
+NOON = dt.datetime(2026, 5, 17, 12, 0, 0, 123456, tzinfo=dt.timezone.utc)
+first_version = sa.MetaData()
+version = sa.Table(
+    "run_log_version",
+    first_version,
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("migrated_at", UtcMoment, nullable=False),
+)
+runs = sa.Table(
+    "run_log",
+    first_version,
+    sa.Column("run_id", sa.String(64), primary_key=True),
+    sa.Column("pipeline", ExactText(512), nullable=False),
+    sa.Column("target", sa.Text, nullable=False),
+    sa.Column("mode", sa.String(255), nullable=False),
+    sa.Column("path", sa.String(255)),
+    sa.Column("trigger", sa.String(32), nullable=False, quote=True),
+    sa.Column("slot", UtcMoment),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("started_at", UtcMoment, nullable=False),
+    sa.Column("finished_at", UtcMoment),
+    sa.Column("host", sa.String(255), nullable=False),
+    sa.Column("pid", sa.BigInteger, nullable=False),
+    *(sa.Column(f"rows_{what}", sa.BigInteger) for what in ("read", "inserted", "updated", "deleted")),
+    sa.Column("rows_unchanged", sa.BigInteger),
+    sa.Column("source_from", sa.Text),
+    sa.Column("source_to", sa.Text),
+    sa.Column("error_type", sa.String(255)),
+    sa.Column("error_message", sa.Text),
+    sa.Column("metrics", sa.JSON, nullable=False),
+    sa.Index("run_log_by_start", "started_at", "run_id"),
+    sa.Index("run_log_by_pipeline", "pipeline", "started_at", "run_id"),
+    sa.Index("run_log_by_status", "status", "started_at", "run_id"),
+)
+ROW = {
+    "run_id": "old",
+    "pipeline": "orders",
+    "target": "dw.orders",
+    "mode": "append",
+    "trigger": "cli",
+    "attempt": 1,
+    "status": "succeeded",
+    "started_at": NOON,
+    "finished_at": NOON + dt.timedelta(seconds=3),
+    "host": "here",
+    "pid": 7,
+    "rows_inserted": 12,
+    "metrics": {"seconds": 3},
+}
+
+
+@pytest.fixture(params=["sqlite", "duckdb", "postgres", "mariadb", "mysql"])
+def old(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a log as the first version of this package wrote it."""
+    kind = request.param
+    if kind in ("sqlite", "duckdb"):
+        url = f"{kind}://{tmp_path}/run_log.db"
+    else:
+        url = request.getfixturevalue({"postgres": "pg_database"}.get(kind, f"{kind}_database"))
+    tables = sql_tables(url)
+    engine = tables.engine.execution_options(schema_translate_map={None: tables.schema})
+    with engine.connect().execution_options(writes=True) as connection, connection.begin():
+        if tables.schema is not None:
+            connection.execute(sa.schema.CreateSchema(tables.schema))
+        first_version.create_all(connection)
+        connection.execute(sa.insert(version).values(version=1, migrated_at=NOON))
+        connection.execute(sa.insert(runs).values(ROW))
+    return url
+
+
+def test_a_log_of_the_first_version_is_used_with_its_runs(old: str) -> None:
+    with open_run_log(old, env={}, reading=True) as log:
+        found = log.get("old")
+        assert (found.rows_inserted, found.metrics, found.started_at) == (12, {"seconds": 3}, NOON)
+        assert (found.batch, found.overdue, found.engine, found.code_version) == (None, (), None, None)
+        log.start(RunRecord("new", "orders", "dw.orders", "append", batch="run:1", code_version="1.0"))
+        log.finish("new", "failed", error=ValueError("no"), engine="none")
+        log.save_output("new", "it went so and so")
+        assert (log.get("new").engine, log.output("new")) == ("none", "it went so and so")
+        assert [run.run_id for run in log.list("orders")] == ["new", "old"]
+
+
+def test_many_that_upgrade_it_at_once_do_it_once(old: str) -> None:
+    together = threading.Barrier(4)
+
+    def opened(number: int) -> str:
+        together.wait()
+        with open_run_log(old, env={}, reading=True) as log:
+            log.start(RunRecord(f"r{number}", "orders", "dw.orders", "append", engine="none"))
+            return log.get("old").run_id
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(opened, range(4))) == ["old"] * 4
+    with open_run_log(old, env={}, reading=True) as log:
+        assert len(log.list("orders")) == 5
+
+
+def test_half_an_upgrade_is_finished(old: str) -> None:
+    """As MySQL leaves it, whose changes of tables are no part of a transaction."""
+    tables = sql_tables(old)
+    name = "run_log" if tables.schema is None else f"{tables.schema}.run_log"
+    with tables.engine.connect().execution_options(writes=True) as connection, connection.begin():
+        connection.execute(sa.text(f"ALTER TABLE {name} ADD COLUMN batch TEXT"))
+    with open_run_log(old, env={}, reading=True) as log:
+        log.take_batch("old", "run:1", ["a"])
+        assert (log.get("old").batch, log.get("old").overdue) == ("run:1", ("a",))
+
+
+def test_a_log_of_a_later_version_is_refused(old: str) -> None:
+    tables = sql_tables(old)
+    engine = tables.engine.execution_options(schema_translate_map={None: tables.schema})
+    with engine.connect().execution_options(writes=True) as connection, connection.begin():
+        connection.execute(sa.update(version).values(version=99))
+    with pytest.raises(ConfigError, match=f"has version 99, and .* knows only up to {len(UPGRADES) + 1}"):
+        open_run_log(old, env={}, reading=True)
+
+
+def test_tables_are_not_changed_where_that_is_forbidden(old: str) -> None:
+    with pytest.raises(ConfigError, match="create_tables=false"):
+        open_run_log(f"{old}?create_tables=false", env={}, reading=True)
+    open_run_log(old, env={}, reading=True).close()
+    with open_run_log(f"{old}?create_tables=false", env={}, reading=True) as log:
+        assert log.get("old").status == "succeeded"
