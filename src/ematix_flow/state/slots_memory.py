@@ -15,6 +15,7 @@ class MemorySlots(SlotStore):
     def __init__(self, clock: Callable[[], dt.datetime] = utc_now) -> None:
         self._clock = clock
         self._slots: dict[Slot, SlotRecord] = {}
+        self._last: dict[str, Slot] = {}  # of each pipeline
         self._leases: dict[str, tuple[Lease, dt.datetime]] = {}
         self._lock = threading.Lock()
 
@@ -26,6 +27,7 @@ class MemorySlots(SlotStore):
             new = [slot for slot in dict.fromkeys(wanted) if slot not in self._slots]
             for slot in new:
                 self._slots[slot] = SlotRecord(slot, status, 0, 0, self._clock(), reason=reason)
+                self._last[slot.pipeline] = max(slot, self._last.get(slot.pipeline, slot), key=_moment)
             return len(new)
 
     def get(self, slot: Slot) -> SlotRecord | None:
@@ -42,18 +44,13 @@ class MemorySlots(SlotStore):
         )
 
     def newest(self, pipelines: Sequence[str]) -> dict[str, SlotRecord]:
-        wanted, found = set(pipelines), dict[str, SlotRecord]()
         with self._lock:
-            for slot, record in self._slots.items():
-                before = found.get(slot.pipeline)
-                if slot.pipeline in wanted and (before is None or before.slot.at < slot.at):
-                    found[slot.pipeline] = record
-        return found
+            return {name: self._slots[self._last[name]] for name in pipelines if name in self._last}
 
     def latest(self, pipeline: str, until: dt.datetime) -> SlotRecord | None:
         with self._lock:
             found = [s for s in self._slots if s.pipeline == pipeline and s.at <= until]
-            return self._slots[max(found, key=lambda slot: slot.at)] if found else None
+            return self._slots[max(found, key=_moment)] if found else None
 
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
         with self._lock:
@@ -145,3 +142,7 @@ class MemorySlots(SlotStore):
         return (
             known if known is not None and known.status == "claimed" and known.fence == claim.fence else None
         )
+
+
+def _moment(slot: Slot) -> dt.datetime:
+    return slot.at
