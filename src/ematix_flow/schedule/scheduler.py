@@ -44,7 +44,7 @@ class Scheduler:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self._agenda: Agenda = self.runner.agenda(self.interval)
+        self.agenda: Agenda = self.runner.agenda(self.interval)
         self._lease: Lease | None = None
         self._leads: bool | None = None
 
@@ -94,7 +94,7 @@ class Scheduler:
 
     def _start_due(self, store: SlotStore) -> list[Claim]:
         until = time.monotonic() + self.leader_seconds / 2  # then the lease is prolonged first
-        due = look(store, self._agenda)
+        due = look(store, self.agenda)
         started: list[Claim] = []
         if not due:
             return started

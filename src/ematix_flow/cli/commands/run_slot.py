@@ -11,9 +11,18 @@ from ematix_flow.cli.group import new_app
 from ematix_flow.cli.options import EngineOption, ModuleOption, NameArgument, RunLogOption
 from ematix_flow.cli.project import load_project
 from ematix_flow.cli.slots import slot_runner
+from ematix_flow.cli.terminal import say
 from ematix_flow.cli.watching import choose_view
+from ematix_flow.errors import UsageError
+from ematix_flow.state.records import utc_now
 
 app = new_app()
+_WORDS = {
+    "succeeded": "succeeded",
+    "waiting": "did not succeed, and is tried again",
+    "gave_up": "did not succeed, and is given up",
+    "lost": "was taken over by another run",
+}
 
 
 @app.command(name="run-slot")
@@ -30,6 +39,7 @@ def run_slot(
     from ematix_flow.cli.signals import interruptible
     from ematix_flow.schedule.run_due import claim_of
 
+    at = _moment(slot)
     registry = load_project(module)
     registry.pipeline(name)
     view = choose_view([name], quiet=False, show_plans=False)
@@ -38,7 +48,17 @@ def run_slot(
         interruptible(),
         slot_runner(registry, run_log, engine, view, lease_seconds, "schedule") as runner,
     ):
-        held = claim_of(runner.store, name, dt.datetime.fromisoformat(slot), claim)
+        held = claim_of(runner.store, name, at, claim)
         outcome = runner.run_claimed(held)
+    rows = f", {outcome.result.rows_inserted} rows" if outcome.result else ""
+    say(f"{utc_now():%H:%M:%S} {name} of {at.isoformat()} {_WORDS[outcome.status]}{rows}")
     if outcome.error is not None:
         raise outcome.error
+
+
+def _moment(text: str) -> dt.datetime:
+    try:
+        found = dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"--slot takes a moment such as 2026-03-29T12:00:00+00:00, not {text!r}") from error
+    return found if found.tzinfo else found.replace(tzinfo=dt.timezone.utc)

@@ -26,7 +26,7 @@ def scheduler(
         typer.Option(
             "--executor",
             metavar="URL",
-            help="Where runs go: subprocess://?workers=4, k8s://NAMESPACE?image=IMAGE&secret=NAME, "
+            help="Where runs go: subprocess://?workers=4, k8s://NAMESPACE?image=IMAGE&env-from=SECRET, "
             "lambda://FUNCTION",
         ),
     ] = "subprocess://",
@@ -102,7 +102,8 @@ def scheduler(
             grace,
             stop=asked,
         )
-        say(f"{len(registry.pipelines)} pipelines, looked at every {poll_interval:g} s; Ctrl-C stops")
+        scheduled = len(daemon.agenda.scheduled)
+        say(f"schedules: {scheduled}, looked at every {poll_interval:g} s; Ctrl-C stops")
         daemon.run(max_iterations)
         say("stopped")
 
