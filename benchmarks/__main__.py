@@ -47,12 +47,13 @@ def parser() -> argparse.ArgumentParser:
     streams.add_argument("--seconds", type=float, help="how long each rate is held; default: 20")
     streams.add_argument("--singles", type=_positive, help="messages that come one by one; default: 50")
     cold = commands.add_parser("cold-start", help="time of a cold  flow run")
+    ticks = commands.add_parser("scheduler-tick", help="time of one look of  flow scheduler")
     for command in (copy, changes, streams):
         command.add_argument(
             "--contestant", action="append", choices=CONTESTANTS, help="only this; may be given again"
         )
         command.add_argument("--anew", action="store_true", help="do not go on where an earlier run stopped")
-    for command in (copy, changes, streams, cold):
+    for command in (copy, changes, streams, cold, ticks):
         command.add_argument("--repeat", type=_positive, default=REPEAT, help="rounds; default: %(default)s")
         command.add_argument(
             "--limit",
@@ -80,7 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if busy():
         console.print("[yellow]Others compute on this machine now: these figures will say little.[/]")
     if given.command is None:
-        everything = (["copy"], ["copy", "--table", "lineitem"], ["changes"], ["streams"], ["cold-start"])
+        everything = (
+            *(["copy"], ["copy", "--table", "lineitem"], ["changes"], ["streams"]),
+            *(["cold-start"], ["scheduler-tick"]),
+        )
         return max(_measure(console, parser().parse_args(one)) for one in everything)
     return _measure(console, given)
 
@@ -97,6 +101,11 @@ def _measure(console: Console, given: argparse.Namespace) -> int:
     if given.command == "cold-start":
         say("Cold start")
         return _report(console, [run_cold_start(given.repeat, given.limit, seed, say)], full=True)
+    if given.command == "scheduler-tick":
+        from benchmarks.scheduler_ticks import run_scheduler_ticks
+
+        say("One look of the scheduler")
+        return _report(console, [run_scheduler_ticks(given.repeat, say)], full=True)
     contestants = tuple(given.contestant) if given.contestant else None
     everyone = contestants is None
     if given.command == "changes":
@@ -157,6 +166,7 @@ def _list(console: Console) -> None:
     console.print(
         "cold-start: flow run of 1,000 rows, with and without the class-data archive", highlight=False
     )
+    console.print("scheduler-tick: one look of flow scheduler at 1,000 pipelines", highlight=False)
 
 
 def _positive(text: str) -> int:

@@ -36,6 +36,7 @@ CHANGE_COLUMNS = (
 LAKE_CHANGE_COLUMNS = tuple("× delta-rs" if name == "× SQL" else name for name in CHANGE_COLUMNS)
 STREAM_COLUMNS = ("contestant", "rows/s", "best s", "median s", "× flow", "start s", "all s", "peak MB")
 COLD_START_COLUMNS = ("flow run", "best s", "median s", "peak MB")
+TICK_COLUMNS = ("one look", "best ms", "median ms")
 VARIANTS = {
     "making": "the first, which makes the archive before it starts",
     "archive": "with the class-data archive",
@@ -44,7 +45,11 @@ VARIANTS = {
 
 
 def heading(result: Result) -> str:
-    return result.title if result.benchmark == "changes" else f"{result.title}, {result.rows:,} rows"
+    return (
+        result.title
+        if result.benchmark in ("changes", "scheduler-tick")
+        else f"{result.title}, {result.rows:,} rows"
+    )
 
 
 def columns(result: Result) -> tuple[str, ...]:
@@ -54,7 +59,8 @@ def columns(result: Result) -> tuple[str, ...]:
             *(f"ms at {int(rate):,}/s" if rate != "1" else "ms, 1 row" for rate in _rates(result)),
         )
     changes = LAKE_CHANGE_COLUMNS if _into_lake(result) else CHANGE_COLUMNS
-    return {"copy": COPY_COLUMNS, "changes": changes}.get(result.benchmark, COLD_START_COLUMNS)
+    own = {"copy": COPY_COLUMNS, "changes": changes, "scheduler-tick": TICK_COLUMNS}
+    return own.get(result.benchmark, COLD_START_COLUMNS)
 
 
 def rows(result: Result) -> list[list[str]]:
@@ -65,6 +71,8 @@ def rows(result: Result) -> list[list[str]]:
             [VARIANTS.get(s.contestant, s.contestant), *_times(s, result), _memory(s.peak_bytes)]
             for s in found
         ]
+    if result.benchmark == "scheduler-tick":
+        return [[s.contestant, *(f"{1000 * (t or 0):.0f}" for t in (s.best, s.median))] for s in found]
     by_name = {s.contestant: s for s in found}
     flow = by_name.get(FLOW)
     if result.benchmark == "streams":

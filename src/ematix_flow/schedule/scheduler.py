@@ -48,7 +48,7 @@ class Scheduler:
     environment: Mapping[str, str] = field(default_factory=dict)  # for the runs, beside what they inherit
 
     def __post_init__(self) -> None:
-        self._agenda: Agenda = self.runner.agenda(self.interval)
+        self.agenda: Agenda = self.runner.agenda(self.interval)
         self._lease: Lease | None = None
         self._leads: bool | None = None
         self._attempts = {
@@ -121,7 +121,7 @@ class Scheduler:
 
     def _start_due(self, store: SlotStore) -> list[Claim]:
         until = time.monotonic() + self.leader_seconds / 2  # then the lease is prolonged first
-        due = self.runner.look(self._agenda)
+        due = self.runner.look(self.agenda)
         started: list[Claim] = []
         if not due:
             return started

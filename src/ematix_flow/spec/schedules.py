@@ -81,6 +81,11 @@ class Schedule:
     def _zone(self) -> zoneinfo.ZoneInfo:
         return zoneinfo.ZoneInfo(self.timezone)
 
+    @cached_property
+    def _parsed(self) -> CronSim:
+        """For what it says of the fields, wherever it begins."""
+        return self._cron(dt.datetime(2026, 1, 1))
+
     @property
     def fields(self) -> str:
         """The five fields that a name stands for."""
@@ -100,9 +105,8 @@ class Schedule:
 
     def _moments(self, after: dt.datetime) -> Iterator[dt.datetime]:
         """All fires from some time before ``after`` on, in order; one may come twice."""
-        cron = self._cron(dt.datetime(2026, 1, 1))
-        if len(cron.hours) == 24:
-            yield from self._every_hour(cron, after)
+        if len(self._parsed.hours) == 24:
+            yield from self._every_hour(self._parsed, after)
             return
         local = after.astimezone(self._zone)
         waiting: list[dt.datetime] = []

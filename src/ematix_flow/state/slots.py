@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 SlotStatus = Literal["waiting", "claimed", "succeeded", "gave_up", "skipped"]
+UNENDED: tuple[SlotStatus, ...] = ("waiting", "claimed")
 ENDED: tuple[SlotStatus, ...] = ("succeeded", "gave_up", "skipped")
 
 

@@ -22,6 +22,9 @@ class MemorySlots(SlotStore):
     ) -> None:
         self._clock = clock
         self._slots: dict[Slot, SlotRecord] = {record.slot: record for record in known}
+        self._last: dict[str, Slot] = {}  # of each pipeline
+        for slot in self._slots:
+            self._move_last(slot)
         self._leases: dict[str, tuple[Lease, dt.datetime]] = {each[0].name: each for each in leases}
         self._lock = threading.Lock()
 
@@ -33,7 +36,11 @@ class MemorySlots(SlotStore):
             new = [slot for slot in dict.fromkeys(wanted) if slot not in self._slots]
             for slot in new:
                 self._slots[slot] = SlotRecord(slot, status, 0, 0, self._clock(), reason=reason)
+                self._move_last(slot)
             return len(new)
+
+    def _move_last(self, slot: Slot) -> None:
+        self._last[slot.pipeline] = max(slot, self._last.get(slot.pipeline, slot), key=_moment)
 
     def get(self, slot: Slot) -> SlotRecord | None:
         with self._lock:
@@ -49,18 +56,13 @@ class MemorySlots(SlotStore):
         )
 
     def newest(self, pipelines: Sequence[str]) -> dict[str, SlotRecord]:
-        wanted, found = set(pipelines), dict[str, SlotRecord]()
         with self._lock:
-            for slot, record in self._slots.items():
-                before = found.get(slot.pipeline)
-                if slot.pipeline in wanted and (before is None or before.slot.at < slot.at):
-                    found[slot.pipeline] = record
-        return found
+            return {name: self._slots[self._last[name]] for name in pipelines if name in self._last}
 
     def latest(self, pipeline: str, until: dt.datetime) -> SlotRecord | None:
         with self._lock:
             found = [s for s in self._slots if s.pipeline == pipeline and s.at <= until]
-            return self._slots[max(found, key=lambda slot: slot.at)] if found else None
+            return self._slots[max(found, key=_moment)] if found else None
 
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
         with self._lock:
@@ -169,3 +171,7 @@ class MemorySlots(SlotStore):
         return (
             known if known is not None and known.status == "claimed" and known.fence == claim.fence else None
         )
+
+
+def _moment(slot: Slot) -> dt.datetime:
+    return slot.at

@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ematix_flow.errors import ConfigError
 from ematix_flow.state.records import shown_text, utc_now
 from ematix_flow.state.runlog_tables import alone, make_schema
-from ematix_flow.state.slots import ENDED, Claim, Lease, Slot, SlotRecord, SlotStatus, SlotStore
+from ematix_flow.state.slots import ENDED, UNENDED, Claim, Lease, Slot, SlotRecord, SlotStatus, SlotStore
 from ematix_flow.state.sql_failures import own_words
 from ematix_flow.state.sql_types import ExactText, UtcMoment
 
@@ -96,7 +96,7 @@ class SqlSlots(SlotStore):
 
     def unended(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
         query = (
-            sa.select(slots).where(slots.c.status.not_in(ENDED)).order_by(slots.c.fires_at, slots.c.pipeline)
+            sa.select(slots).where(slots.c.status.in_(UNENDED)).order_by(slots.c.fires_at, slots.c.pipeline)
         )
         wanted = None if pipelines is None else set(pipelines)
         with self._asking() as connection:

@@ -5,12 +5,16 @@ Every step of a process is a point at which it may die, pause or be overtaken. T
 
 from __future__ import annotations
 
+import bisect
 import datetime as dt
+import functools
 import heapq
 import random
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice, takewhile
 from typing import Any, TypeVar
 
 from ematix_flow.schedule.due import Agenda, Scheduled
@@ -23,10 +27,26 @@ T = TypeVar("T")
 Process = Generator[float, None, None]  # yields how long it sleeps
 EPOCH = dt.datetime(2026, 3, 28, 22, tzinfo=dt.timezone.utc)
 LEASE, LEADER, INTERVAL = 30.0, 20.0, dt.timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class KnownSchedule(Schedule):
+    """Its fires are computed once for all courses: what is tried here is what is done with them."""
+
+    def fires(self, after: dt.datetime, until: dt.datetime) -> Iterator[dt.datetime]:
+        known = _all_fires(self)
+        return takewhile(lambda at: at <= until, islice(known, bisect.bisect_right(known, after), None))
+
+
+@functools.cache
+def _all_fires(schedule: Schedule) -> list[dt.datetime]:
+    return list(Schedule.fires(schedule, EPOCH - dt.timedelta(days=2), EPOCH + dt.timedelta(days=2)))
+
+
 PIPELINES = (
-    Scheduled("minutes", Schedule("*/7 * * * *"), "all"),
-    Scheduled("berlin", Schedule("30 1,2,3 * * *", "Europe/Berlin"), "all"),
-    Scheduled("latest", Schedule("*/10 * * * *"), "last"),
+    Scheduled("minutes", KnownSchedule("*/7 * * * *"), "all"),
+    Scheduled("berlin", KnownSchedule("30 1,2,3 * * *", "Europe/Berlin"), "all"),
+    Scheduled("latest", KnownSchedule("*/10 * * * *"), "last"),
 )
 POLICY = RetryPolicy(max_attempts=3, backoff="exponential", base_seconds=20)
 
@@ -47,11 +67,14 @@ class World:
     held: dict[Slot, Claim] = field(default_factory=dict)
     faults: bool = True
     deaths: int = 0
+    noticed: int = 0
+    given_back: int = 0
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         self.store = self.make_store(lambda: self.clock)
         self.ready: list[tuple[dt.datetime, int, str, Process]] = []
+        self.at_work: dict[str, Claim] = {}  # by the name of a worker
         self.started = 0
 
     # -------------------------------------------------------------- faults
@@ -113,6 +136,9 @@ class World:
     def die(self, name: str, process: Process) -> None:
         self.deaths += 1
         process.close()
+        claim = self.at_work.pop(name, None)
+        if claim is not None and self.chance.random() < 0.5:  # an executor sees it
+            self.spawn("executor", self.executor(claim), self.chance.uniform(0, LEASE))
         if name.startswith("scheduler"):  # somebody starts it again
             self.spawn(name, self.scheduler(f"{name} {self.started}"), self.chance.uniform(1, 120))
 
@@ -131,8 +157,17 @@ class World:
                         self.note_held(claim)
                     yield 0.05
                     if isinstance(claim, Claim):
-                        self.spawn(f"worker of {claim.slot.pipeline}", self.worker(claim))
+                        worker = f"worker {self.started} of {claim.slot.pipeline}"
+                        self.at_work[worker] = claim
+                        self.spawn(worker, self.worker(claim))
             yield 15.0
+
+    def executor(self, claim: Claim) -> Process:
+        """One that tells a scheduler of a run that died; the run may have said how it ended."""
+        record = self.asked(self.store.get, claim.slot)
+        yield 0.1
+        if record is not None and (record.status, record.fence) == ("claimed", claim.fence):
+            self.noticed += self.asked(self.store.renew, claim, 5.0, "it died")
 
     def worker(self, claim: Claim) -> Process:
         for _ in range(self.chance.randrange(4)):
@@ -140,6 +175,9 @@ class World:
             if not self.asked(self.store.renew, claim, LEASE):
                 return
         yield 1.0
+        if self.faults and self.chance.random() < 0.05:  # interrupted, or another run had the lock
+            self.given_back += self.asked(partial(self.store.wait, failed=False), claim, 5.0)
+            return
         fails = self.faults and self.chance.random() < 0.2
         if not fails:
             self.commit(claim.slot)

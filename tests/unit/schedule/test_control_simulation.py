@@ -53,8 +53,11 @@ def test_a_thousand_courses_lose_and_double_no_slot(start: int) -> None:
 
 
 @pytest.mark.long
-def test_a_hundred_thousand_courses() -> None:
-    for seed in range(1_000, 101_000):
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("start", range(1_000, 101_000, 2_500))
+def test_a_hundred_thousand_courses_lose_and_double_no_slot(start: int) -> None:
+    """Half an hour on two cores: ``make test ARGS='tests/unit/schedule -m long'``."""
+    for seed in range(start, start + 2_500):
         check(seed)
 
 
@@ -62,13 +65,15 @@ def test_the_simulation_is_rough() -> None:
     """A simulation in which nothing happens proves nothing."""
     worlds = [check(seed) for seed in range(20)]
     assert sum(world.deaths for world in worlds) > 200
+    assert sum(world.noticed for world in worlds) > 20
+    assert sum(world.given_back for world in worlds) > 20
     taken_over = retried = given_up = 0
     for world in worlds:
         for slot in world.held:
             record = world.store.get(slot)
             assert record is not None
             retried += record.failures > 0
-            taken_over += record.fence - record.failures > 1
+            taken_over += record.deaths > 0
             given_up += record.status == "gave_up"
     assert retried > 100 and taken_over > 50 and given_up > 0
     assert {slot.pipeline for world in worlds for slot in world.held} == {each.name for each in PIPELINES}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import zoneinfo
 from itertools import islice, pairwise
 
@@ -14,6 +15,7 @@ from ematix_flow.spec.schedules import NAMED, BadSchedule, Schedule
 
 UTC = dt.timezone.utc
 MINUTE, HOUR, DAY = dt.timedelta(minutes=1), dt.timedelta(hours=1), dt.timedelta(days=1)
+QUARTER = 15 * MINUTE
 ZONES = (
     "UTC",
     "Europe/Berlin",
@@ -26,6 +28,23 @@ ZONES = (
     "Pacific/Apia",  # left out a day
     "America/St_Johns",
 )
+# five years of each in which its clocks do something of their own
+FIVE_YEARS = {
+    "UTC": 2024,
+    "Europe/Berlin": 2024,
+    "Europe/Dublin": 2024,  # its winter is the exception, by an hour less
+    "America/New_York": 2024,
+    "America/St_Johns": 2024,
+    "America/Sao_Paulo": 2015,  # the change left midnight out, until there was none any more
+    "Australia/Lord_Howe": 2024,  # half an hour
+    "Africa/Casablanca": 2022,  # around Ramadan
+    "Asia/Kathmandu": 2024,
+    "Asia/Tehran": 2019,
+    "Asia/Pyongyang": 2014,  # half an hour for three years
+    "Pacific/Apia": 2009,  # left out a day
+    "Antarctica/Troll": 2024,  # two hours
+}
+STILL = {"UTC", "Asia/Kathmandu"}
 CHANGES = (9, 55, 83, 101, 102, 275, 313, 319)  # days on which some of the clocks are set
 Offsets = list[tuple[dt.datetime, dt.timedelta]]
 
@@ -87,23 +106,66 @@ def test_each_time_of_the_wall_clock_fires_once(
     assert fires(cron, zone, after, until) == counted(minutes, hours, zone, after, until)
 
 
-@pytest.mark.parametrize("zone", ZONES)
-def test_five_years_of_a_daily_schedule_fire_once_a_day(zone: str) -> None:
-    after, until = utc(2024, 1, 1), utc(2029, 1, 1)
-    for cron in ("30 2 * * *", "0 0 * * *", "15 1 * * *"):
-        found = fires(cron, zone, after, until)
-        assert abs(len(found) - (until - after).days) <= 1  # the zone cuts the first and the last day
-        assert all(22 * HOUR <= other - one <= 26 * HOUR for one, other in pairwise(found))
+@functools.cache
+def offsets_of(zone: str, after: dt.datetime, until: dt.datetime) -> Offsets:
+    """Every change of a zone's clock: looked at every hour, and each quarter of one in which it changed."""
+    own, begin = zoneinfo.ZoneInfo(zone), after - 4 * DAY
+
+    def offset_at(moment: dt.datetime) -> dt.timedelta:
+        return moment.astimezone(own).utcoffset() or dt.timedelta()
+
+    found: Offsets = [(begin, offset_at(begin))]
+    for hour in range((until + 4 * DAY - begin) // HOUR):
+        if offset_at(begin + (hour + 1) * HOUR) != found[-1][1]:
+            quarters = (begin + hour * HOUR + n * QUARTER for n in range(1, 5))
+            changed = next(each for each in quarters if offset_at(each) != found[-1][1])
+            found.append((changed, offset_at(changed)))
+    return found
 
 
-@pytest.mark.parametrize("zone", ZONES)
-def test_five_years_of_an_hourly_schedule_fire_every_hour_that_passes(zone: str) -> None:
-    found = fires("30 * * * *", zone, utc(2024, 1, 1), utc(2029, 1, 1))
-    gaps = {other - one for one, other in pairwise(found)}
-    if zone == "Australia/Lord_Howe":  # the clock is set by half an hour, and so is the half hour
-        assert gaps == {HOUR / 2, HOUR}
-    else:
-        assert gaps == {HOUR}
+def once_a_day(
+    wall_clock: dt.time, offsets: Offsets, after: dt.datetime, until: dt.datetime
+) -> set[dt.datetime]:
+    """The first moment of each local day at which the clock shows this time, or would have shown it."""
+    ends = [*(changed for changed, _ in offsets[1:]), until + 9 * DAY]
+    found, day = set(), (after - 2 * DAY).date()
+    while day <= (until + 2 * DAY).date():
+        wall = dt.datetime.combine(day, wall_clock)
+        moments = [
+            wall.replace(tzinfo=UTC) - offset
+            for (begin, offset), end in zip(offsets, ends, strict=True)
+            if begin <= wall.replace(tzinfo=UTC) - offset < end
+        ]
+        found.add(min(moments, default=None) or wall.replace(tzinfo=UTC) - offset_before(offsets, wall))
+        day += DAY
+    return {moment for moment in found if after < moment <= until}
+
+
+@pytest.mark.parametrize(("zone", "year"), FIVE_YEARS.items())
+def test_five_years_of_the_calendar_lose_and_double_no_fire(zone: str, year: int) -> None:
+    """A schedule for some hours fires once a local day for each time, whatever the clocks do meanwhile."""
+    after, until = utc(year, 1, 1), utc(year + 5, 1, 1)
+    offsets = offsets_of(zone, after, until)
+    for hour, minute in ((2, 30), (0, 0), (0, 15), (23, 45), (1, 59)):
+        found = fires(f"{minute} {hour} * * *", zone, after, until)
+        assert len(found) == len(set(found))
+        assert set(found) == once_a_day(dt.time(hour, minute), offsets, after, until), f"{hour}:{minute}"
+
+
+@pytest.mark.parametrize(("zone", "year"), FIVE_YEARS.items())
+def test_around_each_change_of_five_years_every_quarter_fires_once(zone: str, year: int) -> None:
+    """Held against the minutes of those days; once by the wall clock, once by the time that passes."""
+    changes = offsets_of(zone, utc(year, 1, 1), utc(year + 5, 1, 1))[1:]
+    assert (len(changes) >= 1) == (zone not in STILL)
+    hours = set(range(24)) - {12}  # one of all hours would go by the time that passes
+    own = zoneinfo.ZoneInfo(zone)
+    for changed, _ in changes:
+        after, until = changed - 2 * DAY, changed + 2 * DAY
+        cron = f"*/15 {','.join(map(str, sorted(hours)))} * * *"
+        assert fires(cron, zone, after, until) == counted({0, 15, 30, 45}, hours, zone, after, until)
+        minutes = (after + MINUTE * n for n in range(1, (until - after) // MINUTE + 1))
+        passing = [each for each in minutes if each.astimezone(own).minute in (5, 30)]
+        assert fires("5,30 * * * *", zone, after, until) == passing
 
 
 def test_a_time_that_is_left_out_fires_as_much_later() -> None:

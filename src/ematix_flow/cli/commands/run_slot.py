@@ -12,6 +12,7 @@ from ematix_flow.cli.options import EngineOption, ModuleOption, NameArgument, Ru
 from ematix_flow.cli.project import load_project
 from ematix_flow.cli.slots import slot_runner
 from ematix_flow.cli.watching import choose_view
+from ematix_flow.errors import UsageError
 
 app = new_app()
 
@@ -30,6 +31,7 @@ def run_slot(
     from ematix_flow.cli.signals import interruptible
     from ematix_flow.schedule.run_due import claim_of
 
+    at = _moment(slot)
     registry = load_project(module)
     registry.pipeline(name)
     view = choose_view([name], quiet=False, show_plans=False)
@@ -38,7 +40,15 @@ def run_slot(
         interruptible(),
         slot_runner(registry, run_log, engine, view, lease_seconds, "schedule") as runner,
     ):
-        held = claim_of(runner.store, name, dt.datetime.fromisoformat(slot), claim)
+        held = claim_of(runner.store, name, at, claim)
         outcome = runner.run_claimed(held)
         view.slot_finished(outcome)
     return outcome.error.exit_code if outcome.error is not None else 0
+
+
+def _moment(text: str) -> dt.datetime:
+    try:
+        found = dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"--slot takes a moment such as 2026-03-29T12:00:00+00:00, not {text!r}") from error
+    return found if found.tzinfo else found.replace(tzinfo=dt.timezone.utc)

@@ -38,7 +38,7 @@ def scheduler(
         typer.Option(
             "--executor",
             metavar="URL",
-            help="Where runs go: subprocess://?workers=4, k8s://NAMESPACE?image=IMAGE&secret=NAME, "
+            help="Where runs go: subprocess://?workers=4, k8s://NAMESPACE?image=IMAGE&env-from=SECRET, "
             "lambda://FUNCTION",
         ),
     ] = "subprocess://",
@@ -122,7 +122,7 @@ def scheduler(
             stop=asked,
             environment=watching.to_env(),
         )
-        number = len(registry.pipelines if only is None else only)
-        say(f"{number} pipelines, looked at every {poll_interval:g} s; Ctrl-C stops")
+        scheduled = len(daemon.agenda.scheduled)
+        say(f"schedules: {scheduled}, looked at every {poll_interval:g} s; Ctrl-C stops")
         daemon.run(max_iterations)
         say("stopped")

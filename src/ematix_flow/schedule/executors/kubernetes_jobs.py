@@ -63,7 +63,7 @@ class KubernetesExecutor(Executor):
             raise UsageError(
                 "the run log's URL holds a password, and the text of a Job is no place for it",
                 next_step=f"kubectl create secret generic flow --namespace {self.options.namespace} "
-                f"--from-literal={RUN_LOG_VARIABLE}=…  and add  &secret=flow  to the executor",
+                f"--from-literal={RUN_LOG_VARIABLE}=…  and add  &env-from=flow  to the executor",
             )
 
     def room(self) -> int | None:

@@ -11,10 +11,14 @@ from ematix_flow.spec.redaction import mask
 
 EXAMPLES = {
     "subprocess": "subprocess://?workers=4",
-    "k8s": "k8s://<namespace>?image=<image>&secret=<secret>",
+    "k8s": "k8s://<namespace>?image=<image>&env-from=<Secret>",
     "lambda": "lambda://<function>",
 }
 _ALIASES = {"subprocess+python": "subprocess"}
+_POD_OPTIONS = (
+    *("image", "env-from", "service-account", "cpu", "memory"),
+    *("workers", "ttl", "start-timeout", "context"),
+)
 
 
 def executor_for(url: str) -> Executor:
@@ -51,8 +55,18 @@ def _kubernetes(parts: SplitResult) -> Executor:
     options = _options(
         "k8s",
         parts,
-        ("image", "service-account", "secret", "cpu", "memory", "workers", "ttl", "start-timeout", "context"),
-        {"sa": "service-account", "env-secret": "secret"},
+        (
+            "image",
+            "service-account",
+            "env-from",
+            "cpu",
+            "memory",
+            "workers",
+            "ttl",
+            "start-timeout",
+            "context",
+        ),
+        {"sa": "service-account", "secret": "env-from", "env-secret": "env-from"},
     )
     if not parts.netloc:
         raise UsageError("k8s:// names no namespace", next_step=_written("k8s"))
@@ -62,7 +76,7 @@ def _kubernetes(parts: SplitResult) -> Executor:
         namespace=parts.netloc,
         image=options["image"],
         service_account=options.get("service-account"),
-        secret=options.get("secret"),
+        secret=options.get("env-from"),
         cpu=options.get("cpu"),
         memory=options.get("memory"),
         **_given(ttl_seconds=_whole("ttl", options), start_seconds=_whole("start-timeout", options)),

@@ -1,0 +1,280 @@
+"""The scheduler over a store in memory and an executor that only notes what it is asked."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ematix_flow import BigInt, ManagedTable, SQLiteConnection, ematix
+from ematix_flow.errors import ConfigError
+from ematix_flow.graph.registry import current_registry
+from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor, Sight
+from ematix_flow.schedule.run_due import Runner
+from ematix_flow.schedule.scheduler import Scheduler
+from ematix_flow.schedule.slots import DEATHS, take
+from ematix_flow.spec.pipelines import RetryPolicy
+from ematix_flow.state.runlog import NullRunLog
+from ematix_flow.state.slots import Claim, Slot
+from ematix_flow.state.slots_memory import MemorySlots
+
+NOON = dt.datetime(2026, 3, 29, 12, tzinfo=dt.timezone.utc)
+YEARLY = "0 0 1 1 *"
+
+
+class Notes(Executor):
+    def __init__(self) -> None:
+        self.jobs: list[Dispatch] = []
+        self.sight = Sight()
+        self.refuses: Exception | None = None
+        self.closed: list[str] = []
+
+    def check(self, run_log: str) -> None:
+        pass
+
+    def room(self) -> int | None:
+        return None
+
+    def dispatch(self, job: Dispatch) -> None:
+        if self.refuses is not None:
+            raise self.refuses
+        self.jobs.append(job)
+
+    def watch(self) -> Sight:
+        sight, self.sight = self.sight, Sight()
+        return sight
+
+    def close(self, grace: float) -> None:
+        self.closed.append(f"closed within {grace:g} s")
+
+    def abandon(self) -> None:
+        self.closed.append("abandoned")
+
+
+class Counted(MemorySlots):
+    """Counts what it is asked."""
+
+    def __init__(self, clock: Callable[[], dt.datetime]) -> None:
+        super().__init__(clock)
+        self.asked: Counter[str] = Counter()
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in ("now", "unended", "newest", "latest", "get", "claim", "lease", "open"):
+            return found
+
+        def counted(*arguments: Any) -> Any:
+            self.asked[name] += 1
+            return found(*arguments)
+
+        return counted
+
+
+class Clock:
+    at = NOON
+
+    def __call__(self) -> dt.datetime:
+        return self.at
+
+    def pass_(self, seconds: float) -> None:
+        self.at += dt.timedelta(seconds=seconds)
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.clock, self.executor = Clock(), Notes()
+        self.store = Counted(self.clock)
+
+    def declare(self, name: str, **more: Any) -> None:
+        db = SQLiteConnection(name="db", path="x.db")
+
+        class Loaded(ManagedTable):
+            id: BigInt
+
+        @ematix.pipeline(
+            name=name, target=Loaded, source_connection=db, target_connection=db, schedule=YEARLY, **more
+        )
+        def declared(conn: Any) -> str:
+            return "SELECT 1 AS id"
+
+    def scheduler(self, holder: str = "me", **more: Any) -> Scheduler:
+        log = NullRunLog("none", ConfigError("there is none"))
+        runner = Runner(current_registry(), self.store, log, _nothing_runs, 300, holder)
+        return Scheduler(runner, self.executor, "project", **more)
+
+    def open(self, pipeline: str, minutes: int = 0) -> Slot:
+        slot = Slot(pipeline, NOON - dt.timedelta(hours=1) + dt.timedelta(minutes=minutes))
+        self.store.open([slot])
+        return slot
+
+    def started(self) -> list[Slot]:
+        return [job.claim.slot for job in self.executor.jobs]
+
+
+def _nothing_runs(slot: Slot) -> Any:
+    raise AssertionError(f"{slot} was run here")
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_what_is_due_is_claimed_and_handed_over_with_the_engine(desk: Desk) -> None:
+    desk.declare("orders")
+    slot = desk.open("orders")
+    assert [claim.slot for claim in desk.scheduler(engine="local[2]").tick()] == [slot]
+    assert "--engine=local[2]" in desk.executor.jobs[0].arguments()
+    assert desk.scheduler("another").tick() == []
+
+
+def test_a_pipeline_runs_one_slot_at_a_time_the_oldest_first(desk: Desk) -> None:
+    desk.declare("orders")
+    first, second = desk.open("orders"), desk.open("orders", 1)
+    scheduler = desk.scheduler()
+    scheduler.tick()
+    scheduler.tick()
+    assert desk.started() == [first]
+    desk.store.end(desk.executor.jobs[0].claim, "succeeded")
+    scheduler.tick()
+    assert desk.started() == [first, second]
+
+
+def test_a_run_that_died_is_tried_again_soon_and_given_up_with_what_was_heard(desk: Desk) -> None:
+    desk.declare("orders")
+    slot, scheduler = desk.open("orders"), desk.scheduler()
+    for died in range(DEATHS):
+        scheduler.tick()
+        assert len(desk.executor.jobs) == died + 1
+        desk.executor.sight = Sight([Ending(desk.executor.jobs[-1].claim, "OOMKilled")])
+        scheduler.tick()
+        desk.clock.pass_(30 * 2**died - 1)
+        scheduler.tick()
+        assert len(desk.executor.jobs) == died + 1  # not yet
+        desk.clock.pass_(1)
+    scheduler.tick()
+    record = desk.store.get(slot)
+    assert record is not None and record.status == "gave_up"
+    assert record.reason == "3 attempts ended without a word; what was heard last: OOMKilled"
+
+
+def test_a_run_that_said_how_it_ended_is_left_alone(desk: Desk) -> None:
+    desk.declare("orders")
+    slot, scheduler = desk.open("orders"), desk.scheduler()
+    [claim] = scheduler.tick()
+    desk.store.wait(claim, 600, "no connection")
+    desk.executor.sight = Sight([Ending(claim, "exit code 1")])
+    scheduler.tick()
+    record = desk.store.get(slot)
+    assert record is not None and (record.status, record.reason) == ("waiting", "no connection")
+
+
+def test_a_claim_is_kept_while_its_run_has_not_begun(desk: Desk) -> None:
+    desk.declare("orders")
+    desk.open("orders")
+    scheduler = desk.scheduler()
+    [claim] = scheduler.tick()
+    for _ in range(10):
+        desk.clock.pass_(200)
+        desk.executor.sight = Sight(starting=[claim])
+        assert scheduler.tick() == []
+    assert len(desk.executor.jobs) == 1
+
+
+def test_what_cannot_be_started_waits_and_is_never_given_up_for_it(desk: Desk) -> None:
+    desk.declare("orders")
+    slot, scheduler = desk.open("orders"), desk.scheduler()
+    desk.executor.refuses = CannotDispatch("the cluster is not there")
+    for _ in range(20):
+        assert scheduler.tick() == []
+        desk.clock.pass_(30)
+    record = desk.store.get(slot)
+    assert record is not None and (record.status, record.reason) == ("waiting", "the cluster is not there")
+    desk.executor.refuses = None
+    assert [claim.slot for claim in scheduler.tick()] == [slot]
+
+
+def test_a_slot_that_is_reopened_by_hand_is_run(desk: Desk) -> None:
+    slot, policy = desk.open("orders"), RetryPolicy()
+    for _ in range(DEATHS + 1):
+        seen = desk.store.get(slot)
+        assert seen is not None
+        take(desk.store, seen, "me", 10, policy)
+        desk.clock.pass_(10)
+    seen = desk.store.get(slot)
+    assert seen is not None and seen.status == "gave_up"
+    assert desk.store.reopen(slot)
+    seen = desk.store.get(slot)
+    assert seen is not None
+    assert isinstance(take(desk.store, seen, "me", 10, policy), Claim)
+
+
+def test_what_a_look_asks_the_store_does_not_grow_with_the_pipelines(desk: Desk) -> None:
+    desk.declare("upstream")
+    desk.open("upstream", -5)
+    asked = []
+    for number in range(40):
+        desk.declare(f"p{number}", depends_on=["upstream"])
+        desk.open(f"p{number}")
+        if number in (3, 39):
+            scheduler = desk.scheduler()
+            scheduler.tick()  # the first starts the upstream, which then runs
+            desk.store.asked.clear()
+            scheduler.tick()
+            asked.append(dict(desk.store.asked))
+    assert desk.started() == [Slot("upstream", NOON - dt.timedelta(minutes=65))]
+    assert asked[0] == asked[1]
+    assert sum(asked[0].values()) < 10
+
+
+def test_a_look_that_fails_is_told_and_the_next_one_comes(
+    desk: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.declare("orders")
+    slot = desk.open("orders")
+    failures = iter([ConfigError("the store is not there"), RuntimeError("who knows")])
+    lease = desk.store.lease
+
+    def failing(*arguments: Any) -> Any:
+        failure = next(failures, None)
+        if failure is not None:
+            raise failure
+        return lease(*arguments)
+
+    monkeypatch.setattr(desk.store, "lease", failing)
+    desk.scheduler(poll_seconds=0.01).run(3)
+    assert desk.started() == [slot]
+    assert "the store is not there" in caplog.text and "who knows" in caplog.text
+
+
+def test_who_stops_gives_the_lease_back_and_lets_runs_end(desk: Desk) -> None:
+    desk.declare("orders")
+    desk.scheduler(poll_seconds=0.01, grace_seconds=7).run(1)
+    assert desk.executor.closed == ["closed within 7 s"]
+    assert desk.store.lease("scheduler", "another", 60) is not None
+
+
+def test_who_is_interrupted_again_ends_at_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(grace: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(desk.executor, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        desk.scheduler(poll_seconds=0.01).run(1)
+    assert desk.executor.closed == ["abandoned"]
+    assert desk.store.lease("scheduler", "another", 60) is not None
+
+
+def test_attempts_that_end_without_a_word_are_the_only_deaths() -> None:
+    store = MemorySlots(lambda: NOON)
+    slot = Slot("orders", NOON)
+    store.open([slot])
+    for _ in range(10 * DEATHS):
+        seen = store.get(slot)
+        assert seen is not None
+        claim = take(store, seen, "me", 10, RetryPolicy())
+        assert claim is not None
+        store.wait(claim, 0, "another run has the lock", failed=False)
