@@ -49,7 +49,7 @@ class AzureObjects(ObjectStore):
                 found = self._container.download_blob(f"{self._root}{key}")
                 return found.readall(), found.properties.etag
             except ResourceNotFoundError as error:
-                if error.error_code == "ContainerNotFound":
+                if _is_gone(error):
                     raise
                 return None
 
@@ -70,7 +70,7 @@ class AzureObjects(ObjectStore):
             except (ResourceExistsError, ResourceModifiedError):
                 return False
             except ResourceNotFoundError as error:
-                if tag is None or error.error_code == "ContainerNotFound":
+                if tag is None or _is_gone(error):
                     raise
                 return False
         return True
@@ -83,7 +83,7 @@ class AzureObjects(ObjectStore):
                 try:
                     self._container.delete_blob(f"{self._root}{key}")
                 except ResourceNotFoundError as error:
-                    if error.error_code == "ContainerNotFound":
+                    if _is_gone(error):
                         raise
 
     def names(self, prefix: str, after: str = "") -> Iterator[str]:
@@ -168,3 +168,8 @@ def _credential(place: AzurePlace) -> Any:
 
 def _words(error: Exception) -> str:
     return str(getattr(error, "message", None) or error).strip().splitlines()[0]
+
+
+def _is_gone(error: Exception) -> bool:
+    """Whether it is the container that is not there, rather than the blob."""
+    return getattr(error, "error_code", None) == "ContainerNotFound"

@@ -155,8 +155,8 @@ class GcsObjects(ObjectStore):
 
 def _client(place: GcsPlace) -> Any:
     try:
+        import google.cloud.storage as storage
         from google.auth.credentials import AnonymousCredentials
-        from google.cloud import storage
         from google.oauth2 import service_account
     except ImportError as error:
         raise ConfigError(
