@@ -19,14 +19,16 @@ def project_settings(cwd: Path | None = None) -> Mapping[str, Any]:
     return MappingProxyType({key: value for key, value in file.tables.items() if key != "connections"})
 
 
-def text_setting(table: str, key: str, cwd: Path | None = None) -> str | None:
+def text_setting(
+    table: str, key: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> str | None:
     """One text of those settings, as ``[run_log] url``, its references replaced; None if it is not there."""
     found: Any = project_settings(cwd).get(table, {})
     value = found.get(key) if isinstance(found, dict) else found
     if value is None:
         return None
     if isinstance(value, str):
-        return str(expand(value, used_by=f"[{table}] {key} in {PROJECT_FILE}"))
+        return str(expand(value, env=env, used_by=f"[{table}] {key} in {PROJECT_FILE}"))
     raise ConfigError(f"[{table}] {key} in {PROJECT_FILE} is not text: {value!r}")
 
 
@@ -35,5 +37,5 @@ def list_setting(table: str, key: str, cwd: Path | None = None) -> tuple[str, ..
     found: Any = project_settings(cwd).get(table, {})
     value = found.get(key, []) if isinstance(found, dict) else found
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return tuple(value)
+        return tuple(str(expand(each, used_by=f"[{table}] {key} in {PROJECT_FILE}")) for each in value)
     raise ConfigError(f"[{table}] {key} in {PROJECT_FILE} is not a list of texts")

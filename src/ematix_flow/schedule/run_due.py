@@ -173,14 +173,14 @@ class Runner:
         if found.verdict == "wait":
             return SlotOutcome(slot, "waiting", found.reason)
         claim = take(self.store, record, self.holder, self.lease_seconds, spec.retry)
-        context = self.context(slot)
         if isinstance(claim, Ended):
-            error = record_unstarted(spec, context, RunsDied(claim.reason or ""), attempts=claim.attempts)
+            died = RunsDied(claim.reason or "")
+            error = record_unstarted(spec, self.context(slot), died, attempts=claim.attempts)
             self.observers.slot_ended(spec.name, slot.at, "gave_up", claim.reason)
             return SlotOutcome(slot, "gave_up", claim.reason, error=error)
         if claim is not None and found.verdict == "skip":
             if self.store.end(claim, "skipped", found.reason):
-                record_skip(self.run_log, spec, found.reason or "", context.trigger, slot.at)
+                record_skip(self.run_log, spec, found.reason or "", self.context(slot).trigger, slot.at)
                 self.observers.slot_ended(slot.pipeline, slot.at, "skipped", found.reason)
             return SlotOutcome(slot, "skipped", found.reason)
         return claim

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ematix_flow import faults
-from ematix_flow.config.interpolate import expand
 from ematix_flow.config.settings import text_setting
 from ematix_flow.errors import ConfigError, UsageError, did_you_mean
 from ematix_flow.spec.connections.urls import mask_url
@@ -291,8 +290,7 @@ def project_run_log(env: Mapping[str, str]) -> str | None:
     """``[run_log] url`` of the project's file, for when neither an option nor the environment says."""
     if env.get(URL_VARIABLE) or env.get(PATH_VARIABLE):
         return None
-    url = text_setting("run_log", "url")
-    return None if url is None else expand(url, env=env, used_by="[run_log] url")
+    return text_setting("run_log", "url", env=env)
 
 
 def run_log_location(url: str | None, env: Mapping[str, str]) -> RunLogLocation:

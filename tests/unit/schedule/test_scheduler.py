@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from ematix_flow import BigInt, ManagedTable, SQLiteConnection, ematix
 from ematix_flow.errors import ConfigError
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor, Sight
+from ematix_flow.schedule.run import RunContext
 from ematix_flow.schedule.run_due import Runner
 from ematix_flow.schedule.scheduler import Scheduler
 from ematix_flow.schedule.slots import DEATHS, take
@@ -102,7 +103,8 @@ class Desk:
 
     def scheduler(self, holder: str = "me", **more: Any) -> Scheduler:
         log = NullRunLog("none", ConfigError("there is none"))
-        runner = Runner(current_registry(), self.store, log, _nothing_runs, 300, holder)
+        context = RunContext(log, _nothing_runs)
+        runner = Runner(current_registry(), self.store, log, lambda slot: context, 300, holder)
         return Scheduler(runner, self.executor, "project", **more)
 
     def open(self, pipeline: str, minutes: int = 0) -> Slot:
@@ -114,8 +116,8 @@ class Desk:
         return [job.claim.slot for job in self.executor.jobs]
 
 
-def _nothing_runs(slot: Slot) -> Any:
-    raise AssertionError(f"{slot} was run here")
+def _nothing_runs(jar_groups: Sequence[str]) -> Any:
+    raise AssertionError("a slot was run here")
 
 
 @pytest.fixture

@@ -104,7 +104,13 @@ class Nowhere(Executor):
     def dispatch(self, job: Dispatch) -> None:
         raise CannotDispatch(f"the cluster does not take {job.claim.slot.pipeline}")
 
+    def check(self, run_log: str) -> None:
+        return
+
     def close(self, grace: float) -> None:
+        return
+
+    def abandon(self) -> None:
         return
 
 
@@ -190,7 +196,7 @@ def follow(script: Script, log: RunLog, monkeypatch: pytest.MonkeyPatch, restart
     )
     nobody: Any = SimpleNamespace(**dict.fromkeys(_CALLS, lambda *_: None))
     with observing(Observability(), log) as observers:
-        run = _Run(spec, running, nobody, nobody, log, observers, None, False)
+        run = _Run(spec, running, nobody, nobody, log, None, False, observers)
         run.supervised(RestartPolicy(1, 1, restarts))
 
 

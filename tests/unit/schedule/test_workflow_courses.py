@@ -50,7 +50,7 @@ class WorkflowWorld(World):
                 for record in self.looked(workflows, agenda):
                     yield 0.05
                     claim = self.asked(take, self.store, record, holder, LEASE, POLICY)
-                    if claim is not None:
+                    if isinstance(claim, Claim):
                         self.note_held(claim)
                         self.spawn(f"worker of {claim.slot.pipeline}", self.worker(claim))
                     yield 0.05
