@@ -15,7 +15,7 @@ from ematix_flow.observe.listener import Listener
 from ematix_flow.observe.settings import Observability, observing
 from ematix_flow.plan.world import StartSpark
 from ematix_flow.schedule.run import RunContext
-from ematix_flow.state.runlog import project_run_log
+from ematix_flow.state.runlog import kept_runs, project_run_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,4 +56,6 @@ def run_context(
         observing(watching, log) as observers,
     ):
         starter = spark_starter(engine)
-        yield RunContext(log, starter, listener or Listener(), trigger, slot, observers=observers)
+        yield RunContext(
+            log, starter, listener or Listener(), trigger, slot, observers=observers, keep=kept_runs()
+        )

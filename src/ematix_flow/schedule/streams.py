@@ -35,6 +35,7 @@ from ematix_flow.observe.stream_server import StreamServer
 from ematix_flow.observe.stream_watch import StreamWatch
 from ematix_flow.plan.streams import StreamPlan
 from ematix_flow.schedule.context import spark_starter
+from ematix_flow.schedule.recording import Recording
 from ematix_flow.schedule.restarts import Restart, RestartPolicy, Supervisor
 from ematix_flow.schedule.run import open_world
 from ematix_flow.schedule.stream_letters import open_letters
@@ -222,40 +223,47 @@ class _Run:
 
     def attempt(self) -> None:
         """One start, recorded in the run log."""
-        name, run_id = self.spec.name, str(uuid.uuid4())
-        self.metrics.state(name, "starting")
-        self.log.start(
-            RunRecord(
-                run_id=run_id,
-                pipeline=name,
-                target=", ".join(t.label for t in self.spec.targets),
-                mode="stream",
-                trigger="consume",
-                pid=os.getpid(),
-            )
+        self.metrics.state(self.spec.name, "starting")
+        record = RunRecord(
+            run_id=str(uuid.uuid4()),
+            pipeline=self.spec.name,
+            target=", ".join(t.label for t in self.spec.targets),
+            mode="stream",
+            trigger="consume",
+            pid=os.getpid(),
         )
+        recording = Recording(record, self.log, where=self.spec.where)
         before = dict(self.running._counts)
         try:
-            self._follow()
+            with recording.captured():
+                self._follow(recording)
         except PipelineLocked as error:
-            self.log.finish(run_id, "skipped", error=error)
+            recording.finish("skipped", error)
             raise
         except BaseException as error:
-            self._finish(run_id, before, error)
+            self._finish(recording, before, error)
             raise
-        self._finish(run_id, before, None)
+        self._finish(recording, before, None)
 
-    def _follow(self) -> None:
+    def _follow(self, recording: Recording) -> None:
+        def report(batch: BatchReport) -> None:
+            self._report(batch)
+            recording.save_now_and_then()
+
+        def note(text: str) -> None:
+            self.watch.note(text)
+            recording.output.line(text)
+
         with open_letters(self.spec) as letters:
-            world = open_world(spark_starter(self.engine))
+            world = open_world(recording.spark(spark_starter(self.engine)))
             stream = Stream(
                 self.spec,
                 world,
                 place_of(self.spec),
                 once=self.once,
                 letters=letters,
-                report=self._report,
-                note=self.watch.note,
+                report=report,
+                note=note,
                 alive=lambda: self.metrics.idle(self.spec.name),
                 failing=self._failing,
                 stop=self.running._stop,
@@ -299,16 +307,15 @@ class _Run:
         self.metrics.restarted(self.spec.name, restart.error)
         self.watch.restarting(self.spec.name, restart.error, restart.delay)
 
-    def _finish(self, run_id: str, before: Mapping[str, int], error: BaseException | None) -> None:
+    def _finish(self, recording: Recording, before: Mapping[str, int], error: BaseException | None) -> None:
         now = self.running._counts
         done = {key: now[key] - before[key] for key in now}
-        self.log.finish(
-            run_id,
+        recording.finish(
             "succeeded" if error is None else "failed",
+            error,
             path="stream",
             rows_read=done["rows_read"],
             rows_inserted=done["total_rows"],
-            error=error,
             metrics={"stream": done},
         )
 

@@ -9,7 +9,14 @@ import typer
 
 from ematix_flow.cli.failures import show
 from ematix_flow.cli.group import new_app
-from ematix_flow.cli.options import AllOption, EngineOption, ModuleOption, NamesArgument, OutputOption
+from ematix_flow.cli.options import (
+    AllOption,
+    EngineOption,
+    ModuleOption,
+    NamesArgument,
+    OutputOption,
+    RunLogOption,
+)
 from ematix_flow.cli.output import Column, count, size, write_json, write_table
 from ematix_flow.cli.project import chosen_pipelines, load_project
 from ematix_flow.cli.terminal import say
@@ -47,6 +54,7 @@ def maintain(
         ),
     ] = None,
     engine: EngineOption = None,
+    run_log: RunLogOption = None,
     output: OutputOption = "text",
 ) -> int:
     """Compact small files of lake tables, remove those that nobody needs, tidy what lies beside them.
@@ -70,7 +78,10 @@ def maintain(
             f"warning: a reader or writer that still works with a version older than {retain} will fail",
             "yellow",
         )
-    outcomes = list(maintain_pipelines(pipelines, spark, upkeep, before=lambda t: say(f"  {t} …", "dim")))
+    told = maintain_pipelines(
+        pipelines, spark, upkeep, run_log=run_log, before=lambda target: say(f"  {target} …", "dim")
+    )
+    outcomes = list(told)
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if output == "json":
         write_json([outcome.to_json() for outcome in outcomes])
