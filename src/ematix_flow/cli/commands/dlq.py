@@ -167,9 +167,8 @@ def replay_letters(
         with recorded(name, targets, "replay", run_log, declared.spec.where) as recording:
             again = dead_letters.runner_for(declared, recording.spark)
             result = dead_letters.replay(name, letters, selection, again)
-            bad = result.failed or result.lost
             recording.finish(
-                "failed" if bad else "succeeded",
+                "failed" if result.failed or result.lost else "succeeded" if result.taken else "skipped",
                 rows_read=result.taken,
                 rows_inserted=result.replayed,
                 metrics=result.to_json(),
