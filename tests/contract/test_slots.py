@@ -260,6 +260,7 @@ def test_what_is_old_and_over_is_forgotten_and_the_newest_stays(store: SlotStore
     store.open([Slot("orders", at) for at in (hours[0], hours[2])], "skipped")
     store.open([Slot("orders", hours[1])])
     store.open([Slot("yearly", hours[0])], "skipped")
+    assert store.purge(hours[2], "yearly") == 0
     assert store.purge(hours[2]) == 1
     assert store.get(Slot("orders", hours[0])) is None
     assert store.purge(hours[3]) == 0

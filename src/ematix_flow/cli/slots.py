@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,7 +13,9 @@ if TYPE_CHECKING:
     from ematix_flow.graph.registry import Registry
     from ematix_flow.observe.listener import Listener
     from ematix_flow.observe.settings import Observability
+    from ematix_flow.schedule.run import RunContext
     from ematix_flow.schedule.run_due import Runner
+    from ematix_flow.state.slots import Slot, SlotStore
 
 
 def slots_url(run_log: str | None) -> str:
@@ -44,12 +47,32 @@ def slot_runner(
     with run_context(
         run_log=run_log, engine=engine, listener=listener, trigger=trigger, observability=observability
     ) as context:
+        ran: set[str] = set()
+
+        def context_of(slot: Slot) -> RunContext:
+            ran.add(slot.pipeline)
+            return replace(context, slot=slot.at)
+
         yield Runner(
             registry,
             store,
             context.run_log,
-            lambda slot: replace(context, slot=slot.at),
+            context_of,
             lease_seconds,
             new_holder(),
             observers=context.observers,
         )
+        if context.keep is not None:
+            _forget(store, ran, store.now() - context.keep)
+
+
+def _forget(store: SlotStore, pipelines: Iterable[str], before: dt.datetime) -> None:
+    """Old slots of pipelines that just ran. What cannot be forgotten now is so another time."""
+    from ematix_flow.errors import FlowError
+    from ematix_flow.state.runlog import warn_once
+
+    try:
+        for pipeline in pipelines:
+            store.purge(before, pipeline)
+    except FlowError as error:
+        warn_once("slots", f"old slots could not be forgotten: {error.what}")

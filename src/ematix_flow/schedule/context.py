@@ -16,7 +16,7 @@ from ematix_flow.observe.run_lines import RunLines
 from ematix_flow.observe.settings import Observability, observing
 from ematix_flow.plan.world import StartSpark
 from ematix_flow.schedule.run import RunContext
-from ematix_flow.state.runlog import project_run_log
+from ematix_flow.state.runlog import kept_runs, project_run_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,4 +57,6 @@ def run_context(
         observing(watching, log) as observers,
     ):
         starter = spark_starter(engine)
-        yield RunContext(log, starter, listener or RunLines(), trigger, slot, observers=observers)
+        yield RunContext(
+            log, starter, listener or RunLines(), trigger, slot, observers=observers, keep=kept_runs()
+        )

@@ -10,6 +10,7 @@ from typing import Any
 
 from ematix_flow.errors import FlowError
 from ematix_flow.graph.registry import DeclaredStream
+from ematix_flow.plan.world import StartSpark
 from ematix_flow.state.dead_letters import (
     LEASE_SECONDS,
     DeadLetter,
@@ -54,14 +55,19 @@ class ReplayResult:
         }
 
 
-def runner_for(declared: DeclaredStream) -> RunLetters:
-    """What runs letters through this stream once more: as one more batch of it, with a key of its own."""
+def runner_for(
+    declared: DeclaredStream, watched: Callable[[StartSpark], StartSpark] = lambda start: start
+) -> RunLetters:
+    """What runs letters through this stream once more: as one more batch of it, with a key of its own.
+
+    ``watched`` is told how Spark is started.
+    """
     from ematix_flow.engine.streams.place import place_of
     from ematix_flow.engine.streams.replaying import Replay
     from ematix_flow.schedule.context import spark_starter
     from ematix_flow.schedule.run import open_world
 
-    again = Replay(declared.spec, open_world(spark_starter()), place_of(declared.spec))
+    again = Replay(declared.spec, open_world(watched(spark_starter())), place_of(declared.spec))
 
     def run(letters: Sequence[DeadLetter]) -> Mapping[str, str | None]:
         attempt = " ".join(f"{letter.id}:{letter.attempt}" for letter in letters)

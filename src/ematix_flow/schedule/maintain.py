@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.upkeep import Maintainable, Maintained, Upkeep
 from ematix_flow.engine.results import unexpected
@@ -12,8 +12,13 @@ from ematix_flow.errors import FlowError, UsageError
 from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.plan.matching import resolve_matching
 from ematix_flow.plan.world import StartSpark, World
+from ematix_flow.schedule.recording import NO_ENGINE, engine_of, recorded
 from ematix_flow.schedule.run import open_world
 from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
+from ematix_flow.state.records import RunStatus
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,22 @@ def maintain_pipelines(
     spark: StartSpark,
     upkeep: Upkeep,
     *,
+    run_log: str | None = None,
     before: Callable[[str], None] = lambda target: None,
 ) -> Iterator[Upkept]:
-    """One after the other, and on past failures; ``before`` is told of each target that is next."""
-    world = open_world(spark)
+    """One after the other, and on past failures; ``before`` is told of each target that is next.
+
+    What changes tables is recorded in the run log; a dry run is not.
+    """
+    engine = NO_ENGINE
+
+    def start(jar_groups: Sequence[str]) -> SparkSession:
+        nonlocal engine
+        session = spark(jar_groups)
+        engine = engine_of(session)
+        return session
+
+    world = open_world(start)
     done: set[tuple[str, str]] = set()
     found = [(declared.spec, target) for declared in pipelines for target in _reached(declared.spec, world)]
     for spec, target in found:
@@ -64,7 +81,14 @@ def maintain_pipelines(
             yield target
             continue
         before(target.label)
-        yield _maintain(spec, target, world, upkeep, done)
+        if upkeep.dry_run:
+            yield _maintain(spec, target, world, upkeep, done)
+            continue
+        with recorded(spec.name, target.label, "maintain", run_log, spec.where) as recording:
+            outcome = _maintain(spec, target, world, upkeep, done)
+            status: RunStatus = "failed" if outcome.error else "succeeded" if outcome.tables else "skipped"
+            recording.finish(status, outcome.error, engine=engine, metrics=outcome.to_json())
+        yield outcome
 
 
 def _reached(spec: PipelineSpec, world: World) -> list[TargetSpec | Upkept]:

@@ -39,15 +39,16 @@ from ematix_flow.errors import (
 )
 from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.observe.listener import Attempt, Listener
-from ematix_flow.observe.observer import Ending, Observers, StageTeller
+from ematix_flow.observe.observer import Ending, Observers
 from ematix_flow.plan.build import build_plan
 from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.world import StartSpark, World
 from ematix_flow.schedule.batches import Batch, choose_batch
 from ematix_flow.schedule.post import run_post_transforms
+from ematix_flow.schedule.recording import Recording
 from ematix_flow.schedule.settle import committed_targets, settle_interrupted
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.records import RunRecord, RunStatus, utc_now
+from ematix_flow.state.records import RunRecord, RunStatus
 from ematix_flow.state.runlog import RunLog
 
 # errors that the next attempt would meet again: waiting does not help
@@ -70,7 +71,8 @@ _BEFORE_COMMIT = (SourceFailed, RowRejected, ShrinkRefused, EngineError)
 class RunContext:
     """What a run needs from outside: the engine, where to record, who watches, why it runs.
 
-    A run for a ``slot`` is one attempt, the ``attempt``-th: whoever keeps the slot tries again.
+    A run for a ``slot`` is one attempt, the ``attempt``-th: whoever keeps the slot tries again. Runs that
+    are older than ``keep`` are forgotten.
     """
 
     run_log: RunLog
@@ -80,6 +82,7 @@ class RunContext:
     slot: dt.datetime | None = None
     attempt: int = 1
     observers: Observers = field(default_factory=Observers)
+    keep: dt.timedelta | None = None
     sleep: Callable[[float], None] = time.sleep
 
 
@@ -148,11 +151,12 @@ def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt)
     before = sys.exc_info()[1]  # a caller may be at work on an error of its own
     recorded = _Recorded(spec, context, _record(spec, context, attempt))
     try:
-        result, batch = _locked_run(declared, recorded.watched(), attempt)
+        with recorded.captured():
+            result, batch = _locked_run(declared, recorded.watched(), attempt)
     except KeyboardInterrupt:
         raise _cancelled(spec, context, recorded) from None
     except PipelineLocked as error:
-        recorded.finish("skipped", error)
+        recorded.over("skipped", error)
         raise error.at(spec.where) from None
     except Exception as error:
         if was_interrupted(error, before):
@@ -161,36 +165,31 @@ def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt)
             error.at(spec.where)
             if error.state is None and isinstance(error, _BEFORE_COMMIT):
                 error.state = "the target is as before"
-        recorded.finish("failed", error)
+        recorded.over("failed", error)
         raise
     failure = _failure(spec, result, batch)
-    recorded.finish(result.status, failure, result)
+    recorded.over(result.status, failure, result)
     if failure is not None and not spec.continue_on_target_failure:
         raise failure
     return replace(result, failure=failure)
 
 
-class _Recorded:
-    """An attempt in the run log, and before the observers."""
+class _Recorded(Recording):
+    """An attempt at a pipeline, recorded."""
 
     def __init__(self, spec: PipelineSpec, context: RunContext, record: RunRecord) -> None:
-        self.record, self._spec, self._context = record, spec, context
-        context.run_log.start(record)
-        context.observers.run_started(record)
+        super().__init__(record, context.run_log, context.observers, where=spec.where, keep=context.keep)
+        self._spec, self._context = spec, context
 
     def watched(self) -> RunContext:
-        """The context of the attempt: who watches hears of its stages."""
-        listener = StageTeller(self.record, self._context.listener, self._context.observers)
-        return replace(self._context, listener=listener)
+        """The context of the attempt: what becomes of it is heard."""
+        context = self._context
+        return replace(context, listener=self.listener(context.listener), spark=self.spark(context.spark))
 
-    def finish(self, status: RunStatus, error: BaseException | None, result: RunResult | None = None) -> None:
-        over: dict[str, Any] = {"finished_at": utc_now(), **({} if result is None else _said(result))}
-        self._context.run_log.finish(self.record.run_id, status, error=error, **over)
-        if error is not None:
-            over |= {"error_type": type(error).__name__, "error_message": str(error)}
+    def over(self, status: RunStatus, error: BaseException | None, result: RunResult | None = None) -> None:
         again = status == "failed" and _tried_again(self._spec, self._context, self.record.attempt, error)
         ending = Ending(self._spec.retry.max_attempts, again, error)
-        self._context.observers.run_finished(replace(self.record, status=status, **over), ending)
+        self.finish(status, error, ending, **({} if result is None else _said(result)))
 
 
 def _cancelled(spec: PipelineSpec, context: RunContext, recorded: _Recorded) -> Interrupted:
@@ -201,7 +200,7 @@ def _cancelled(spec: PipelineSpec, context: RunContext, recorded: _Recorded) -> 
         state=_state_after_interrupt(spec, context, recorded.record.run_id),
         next_step=f"flow run {spec.name}  starts it again",
     )
-    recorded.finish("cancelled", stopped)
+    recorded.over("cancelled", stopped)
     return stopped
 
 

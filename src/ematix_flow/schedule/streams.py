@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.run_logs import open_run_log
@@ -38,6 +38,7 @@ from ematix_flow.observe.stream_metrics import StreamMetrics
 from ematix_flow.observe.stream_watch import StreamWatch
 from ematix_flow.plan.streams import StreamPlan
 from ematix_flow.schedule.context import spark_starter
+from ematix_flow.schedule.recording import Recording
 from ematix_flow.schedule.restarts import Restart, RestartPolicy, Supervisor
 from ematix_flow.schedule.run import open_world
 from ematix_flow.schedule.stream_letters import open_letters
@@ -238,7 +239,8 @@ class _Run:
 
     def attempt(self) -> None:
         """One start, recorded in the run log."""
-        self._record = record = RunRecord(
+        self.metrics.state(self.spec.name, "starting")
+        record = RunRecord(
             run_id=str(uuid.uuid4()),
             pipeline=self.spec.name,
             target=", ".join(t.label for t in self.spec.targets),
@@ -247,36 +249,44 @@ class _Run:
             attempt=self.running._counts["restarts"] + 1,
             pid=os.getpid(),
         )
-        self._is_well = False
-        self.metrics.state(record.pipeline, "starting")
-        self.log.start(record)
-        self.observers.run_started(record)
+        recording = Recording(record, self.log, where=self.spec.where)
+        self._record, self._is_well = recording.record, False
+        self.observers.run_started(self._record)
         before = dict(self.running._counts)
         try:
-            self._follow()
+            with recording.captured():
+                self._follow(recording)
         except PipelineLocked as error:
-            self._finish(record, before, "skipped", error)
+            self._finish(recording, before, "skipped", error)
             raise
         except (Interrupted, KeyboardInterrupt) as error:
-            self._finish(record, before, "cancelled", error)
+            self._finish(recording, before, "cancelled", error)
             raise
         except BaseException as error:
-            self._finish(record, before, "failed", error)
+            self._finish(recording, before, "failed", error)
             raise
-        self._finish(record, before, "succeeded")
+        self._finish(recording, before, "succeeded")
         self._tell(None)
 
-    def _follow(self) -> None:
+    def _follow(self, recording: Recording) -> None:
+        def report(batch: BatchReport) -> None:
+            self._report(batch)
+            recording.save_now_and_then()
+
+        def note(text: str) -> None:
+            self.watch.note(text)
+            recording.output.line(text)
+
         with open_letters(self.spec) as letters:
-            world = open_world(spark_starter(self.engine))
+            world = open_world(recording.spark(spark_starter(self.engine)))
             stream = Stream(
                 self.spec,
                 world,
                 place_of(self.spec),
                 once=self.once,
                 letters=letters,
-                report=self._report,
-                note=self.watch.note,
+                report=report,
+                note=note,
                 alive=self._alive,
                 failing=self._failing,
                 stop=self.running._stop,
@@ -343,24 +353,22 @@ class _Run:
 
     def _finish(
         self,
-        record: RunRecord,
+        recording: Recording,
         before: Mapping[str, int],
         status: RunStatus,
         error: BaseException | None = None,
     ) -> None:
         now = self.running._counts
         done = {key: now[key] - before[key] for key in now}
-        over: dict[str, Any] = {
-            "path": "stream",
-            "rows_read": done["rows_read"],
-            "rows_inserted": done["total_rows"],
-            "metrics": {"stream": done},
-            "finished_at": utc_now(),
-        }
-        self.log.finish(record.run_id, status, error=error, **over)
-        if error is not None:
-            over |= {"error_type": type(error).__name__, "error_message": str(error)}
-        self._record = replace(record, status=status, **over)
+        recording.finish(
+            status,
+            error,
+            path="stream",
+            rows_read=done["rows_read"],
+            rows_inserted=done["total_rows"],
+            metrics={"stream": done},
+        )
+        self._record = recording.record
 
 
 @contextmanager

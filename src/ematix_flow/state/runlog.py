@@ -22,6 +22,7 @@ from ematix_flow import faults
 from ematix_flow.config.settings import text_setting
 from ematix_flow.errors import ConfigError, UsageError, did_you_mean
 from ematix_flow.spec.connections.urls import mask_url
+from ematix_flow.spec.durations import duration_in
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.redaction import mask
 from ematix_flow.state.records import (
@@ -291,6 +292,17 @@ def project_run_log(env: Mapping[str, str]) -> str | None:
     if env.get(URL_VARIABLE) or env.get(PATH_VARIABLE):
         return None
     return text_setting("run_log", "url", env=env)
+
+
+def kept_runs() -> dt.timedelta | None:
+    """``[run_log] keep`` of the project's file, as ``90d``: how long runs are remembered; None: for ever."""
+    text = text_setting("run_log", "keep")
+    found = None if text is None else duration_in(text)
+    if text is not None and not found:
+        raise ConfigError(
+            f"[run_log] keep = {text!r} is no duration", next_step='write  keep = "90d"  or leave it out'
+        )
+    return found
 
 
 def run_log_location(url: str | None, env: Mapping[str, str]) -> RunLogLocation:

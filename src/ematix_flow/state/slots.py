@@ -141,5 +141,5 @@ class SlotStore(ABC):
     def release(self, lease: Lease) -> None: ...
 
     @abstractmethod
-    def purge(self, before: dt.datetime) -> int:
-        """Forget ended slots that fired earlier, but never a pipeline's newest; how many."""
+    def purge(self, before: dt.datetime, pipeline: str | None = None) -> int:
+        """Forget ended slots that fired earlier, of one pipeline or all, but never its newest; how many."""

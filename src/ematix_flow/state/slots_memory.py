@@ -153,13 +153,16 @@ class MemorySlots(SlotStore):
         with self._lock:
             return dict(self._leases)
 
-    def purge(self, before: dt.datetime) -> int:
+    def purge(self, before: dt.datetime, pipeline: str | None = None) -> int:
         newest = {record.slot for record in self.newest([slot.pipeline for slot in self._slots]).values()}
         with self._lock:
             old = [
                 slot
                 for slot, record in self._slots.items()
-                if slot.at < before and record.status in ENDED and slot not in newest
+                if slot.at < before
+                and record.status in ENDED
+                and slot not in newest
+                and pipeline in (None, slot.pipeline)
             ]
             for slot in old:
                 del self._slots[slot]

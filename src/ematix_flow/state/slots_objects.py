@@ -114,9 +114,10 @@ class ObjectSlots(SlotStore):
         self._store.mark(_unended(slot))
         return bool(self._change(slot, lambda slots: slots.reopen(slot)))
 
-    def purge(self, before: dt.datetime) -> int:
+    def purge(self, before: dt.datetime, pipeline: str | None = None) -> int:
         done = 0
-        for head in list(self._store.names("heads/")):
+        heads = "heads/" if pipeline is None else f"heads/{name_part(pipeline)}/"
+        for head in list(self._store.names(heads)):
             _, part, newest = head.split("/")
             prefix = f"slots/{part}/"
             start = max(newest, newest_first(before))

@@ -271,13 +271,14 @@ class SqlSlots(SlotStore):
                 .values(expires_at=self._now(connection))
             )
 
-    def purge(self, before: dt.datetime) -> int:
+    def purge(self, before: dt.datetime, pipeline: str | None = None) -> int:
         """A portion a transaction: who claims at the same time waits for none of it long."""
         later = slots.alias("later")
         newer = sa.exists().where(later.c.pipeline == slots.c.pipeline, later.c.fires_at > slots.c.fires_at)
+        mine = sa.true() if pipeline is None else slots.c.pipeline == pipeline
         query = (
             sa.select(slots.c.pipeline, slots.c.fires_at)
-            .where(slots.c.fires_at < before, slots.c.status.in_(ENDED), newer)
+            .where(slots.c.fires_at < before, slots.c.status.in_(ENDED), newer, mine)
             .limit(_AT_ONCE)
         )
         done = 0

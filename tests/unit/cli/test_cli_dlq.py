@@ -256,7 +256,7 @@ def running(monkeypatch):
     def run(letters: Sequence[DeadLetter]) -> Mapping[str, str | None]:
         return {each.id: "still bad" if int(each.position or 0) % 2 else None for each in letters}
 
-    monkeypatch.setattr(replaying, "runner_for", lambda declared: run)
+    monkeypatch.setattr(replaying, "runner_for", lambda declared, watched: run)
 
 
 def test_a_replay_tells_what_became_of_the_letters(flow, streams, running):
@@ -264,6 +264,8 @@ def test_a_replay_tells_what_became_of_the_letters(flow, streams, running):
     told = flow("dlq", "replay", "--all", "-p", "orders", "-m", "streams")
     assert told.code == 1
     assert told.out == "2 of 4 replayed, 2 failed again\n"
+    (run,) = flow("runs", "list", "-p", "replay:orders", "-o", "json").json
+    assert (run["status"], run["mode"], run["rows_read"], run["rows_inserted"]) == ("failed", "replay", 4, 2)
     assert told.err.count("still bad") == 2
     assert [status for _, status in listed(flow)] == ["replayed", "pending", "replayed", "pending"]
     again = flow("dlq", "replay", "--all", "-p", "orders", "-m", "streams", "-o", "json").json

@@ -10,6 +10,7 @@ import pytest
 from ematix_flow.cli.moments import parse_since, took, until
 from ematix_flow.errors import LoadError, UsageError
 from ematix_flow.schedule.standings import next_due
+from ematix_flow.spec.location import SourceLocation
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import open_run_log
 
@@ -72,7 +73,7 @@ def test_one_run_is_shown_by_the_first_letters_of_its_id(flow):
     assert "run          feedbeef" in shown
     assert "rows         1,200 read, 1,000 inserted" in shown
     assert "error        LoadError: a value is too long" in shown
-    assert shown.rstrip().endswith("copy      1.50")
+    assert shown.rstrip().endswith(f"copy      1.50  {'█' * 40}")
 
 
 def test_a_run_that_is_not_there_is_a_usage_error(flow):
@@ -158,3 +159,89 @@ def test_durations_are_short(seconds, expected):
 @pytest.mark.parametrize(("hours", "expected"), [(0.1, "in 6 min"), (5, "in 5 h"), (72, "in 3 days")])
 def test_what_is_due_is_said_in_words(hours, expected):
     assert until(NOW + dt.timedelta(hours=hours), NOW) == expected
+
+
+def test_the_stages_of_a_run_are_drawn_along_its_time(flow):
+    with open_run_log(env=os.environ) as log:
+        log.start(RunRecord("feedbeef", "orders", "w:t", "append", code_version="1.0, git abc"))
+        stages = [
+            {"target": "w:t", "stage": "prepare", "at": 0.0, "seconds": 1.0, "ended": True},
+            {"target": "w:t", "stage": "copy", "at": 1.0, "seconds": 3.0, "ended": False},
+        ]
+        error = LoadError("no", where=SourceLocation("pipelines.py", 7))
+        log.finish("feedbeef", "failed", error=error, engine="local[2], Spark 4", metrics={"stages": stages})
+    shown = flow("runs", "show", "feed").out
+    assert "engine       local[2], Spark 4" in shown and "code         1.0, git abc" in shown
+    assert "declared at  pipelines.py:7" in shown
+    assert f"w:t     prepare     1.00  {'█' * 10}\n" in shown
+    assert f"w:t     copy        3.00  {' ' * 10}{'▒' * 30}\n" in shown
+
+
+def test_what_a_run_said_is_shown_from_its_end(flow):
+    record("feedbeef")
+    with open_run_log(env=os.environ) as log:
+        log.save_output("feedbeef", "one\ntwo\nthree\n")
+    assert flow("logs", "feed").out == "one\ntwo\nthree\n"
+    assert flow("logs", "feed", "--tail", "2").out == "two\nthree\n"
+    assert flow("logs", "feed", "-n", "1", "-o", "json").json == {
+        "run_id": "feedbeef",
+        "status": "succeeded",
+        "lines": ["three"],
+    }
+
+
+def test_a_run_that_said_nothing_and_one_that_is_not_there_exit_with_1(flow):
+    record("feedbeef")
+    silent = flow("logs", "feed")
+    assert (silent.code, silent.out) == (1, "") and "left no log" in silent.err
+    unknown = flow("logs", "0000")
+    assert unknown.code == 1 and "next:  flow runs list" in unknown.err
+
+
+def test_a_run_is_followed_until_it_has_ended(flow, monkeypatch):
+    from ematix_flow.cli.commands import logs
+
+    record("feedbeef", status="running")
+    told = iter(["one\n", "one\ntwo\n", "two\nthree\n"])  # the beginning of a long story is dropped
+
+    def look(seconds: float) -> None:
+        with open_run_log(env=os.environ) as log:
+            log.save_output("feedbeef", next(told, "two\nthree\nend\n"))
+            if "end" in (log.output("feedbeef") or ""):
+                log.finish("feedbeef", "succeeded")
+
+    monkeypatch.setattr(logs.time, "sleep", look)
+    assert flow("logs", "feed", "--follow").out == "one\ntwo\nthree\nend\n"
+
+
+def test_old_runs_are_forgotten_and_the_newest_stay(flow):
+    for number in range(5):
+        record(f"run{number}", hours_ago=100 - number)
+    forgot = flow("runs", "purge", "--older-than", "2d", "--keep", "2")
+    assert forgot.code == 0 and forgot.err.startswith("forgot 3 runs in sqlite://")
+    assert [run["run_id"] for run in flow("runs", "list", "-o", "json").json] == ["run4", "run3"]
+    assert flow("runs", "purge", "--older-than", "2d", "-o", "json").json["runs"] == 1
+    refused = flow("runs", "purge", "--older-than", "soon")
+    assert refused.code == 2 and "is no duration" in refused.err
+    assert flow("runs", "purge").code == 2
+
+
+def test_a_transform_by_hand_is_recorded(flow, tmp_path):
+    (tmp_path / "tidying.py").write_text(
+        "from ematix_flow import SQLiteConnection, ematix\n"
+        "db = SQLiteConnection(name='db', path='x.db')\n"
+        "@ematix.transform(name='tidy', target_connection=db)\n"
+        "def tidy(conn): return {'done': 1}\n"
+        "@ematix.transform(name='spoil', target_connection=db)\n"
+        "def spoil(conn): raise ValueError('no')\n"
+    )
+    assert flow("transform", "run", "tidy", "-m", "tidying").code == 0
+    assert flow("transform", "run", "spoil", "-m", "tidying").code == 1
+    spoilt, tidied = flow("runs", "list", "-o", "json").json
+    assert (tidied["pipeline"], tidied["status"], tidied["metrics"]) == (
+        "transform:tidy",
+        "succeeded",
+        {"result": {"done": 1}},
+    )
+    assert (spoilt["pipeline"], spoilt["status"]) == ("transform:spoil", "failed")
+    assert spoilt["error_where"] == "tidying.py:5"

@@ -12,7 +12,7 @@ import typer
 
 from ematix_flow.cli.group import new_app
 from ematix_flow.cli.moments import local, zone_name
-from ematix_flow.cli.options import ModuleOption, OutputOption
+from ematix_flow.cli.options import ModuleOption, OutputOption, RunLogOption
 from ematix_flow.cli.output import Column, write_json, write_table, write_text
 from ematix_flow.cli.project import known_module, load_project
 from ematix_flow.cli.terminal import is_terminal, say
@@ -153,15 +153,26 @@ def replay_letters(
     module: ModuleOption = None,
     store: StoreOption = None,
     table: TableOption = None,
+    run_log: RunLogOption = None,
     output: OutputOption = "text",
 ) -> int:
     """Run letters through their stream once more. What fails again stays, and is parked in the end."""
     from ematix_flow.schedule import dead_letters
+    from ematix_flow.schedule.recording import recorded
 
     with _opened(pipeline, module, store, table) as letters:
         name, selection = _chosen(letters, pipeline, ids, everything, first, stage, reason, status)
         declared = load_project(module).stream(name)
-        result = dead_letters.replay(name, letters, selection, dead_letters.runner_for(declared))
+        targets = ", ".join(target.label for target in declared.spec.targets)
+        with recorded(name, targets, "replay", run_log, declared.spec.where) as recording:
+            again = dead_letters.runner_for(declared, recording.spark)
+            result = dead_letters.replay(name, letters, selection, again)
+            recording.finish(
+                "failed" if result.failed or result.lost else "succeeded" if result.taken else "skipped",
+                rows_read=result.taken,
+                rows_inserted=result.replayed,
+                metrics=result.to_json(),
+            )
     if output == "json":
         write_json(result.to_json())
     elif not result.taken:

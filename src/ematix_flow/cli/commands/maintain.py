@@ -16,6 +16,7 @@ from ematix_flow.cli.options import (
     ModuleOption,
     NamesArgument,
     OutputOption,
+    RunLogOption,
     SelectOption,
 )
 from ematix_flow.cli.output import Column, count, size, write_json, write_table
@@ -58,6 +59,7 @@ def maintain(
         ),
     ] = None,
     engine: EngineOption = None,
+    run_log: RunLogOption = None,
     output: OutputOption = "text",
 ) -> int:
     """Compact small files of lake tables, remove those that nobody needs, tidy what lies beside them.
@@ -83,7 +85,7 @@ def maintain(
             "yellow",
         )
     with working() as at:
-        outcomes = list(maintain_pipelines(pipelines, spark, upkeep, before=at))
+        outcomes = list(maintain_pipelines(pipelines, spark, upkeep, run_log=run_log, before=at))
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if output == "json":
         write_json([outcome.to_json() for outcome in outcomes])

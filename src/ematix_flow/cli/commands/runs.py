@@ -1,8 +1,9 @@
-"""``flow runs``: what the run log holds."""
+"""``flow runs``: what the run log holds, and for how long."""
 
 from __future__ import annotations
 
 import datetime as dt
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,12 +14,14 @@ from ematix_flow.cli.options import OutputOption, RunLogOption
 from ematix_flow.cli.output import Column, count, status_column, write_json, write_table, write_text
 from ematix_flow.cli.project import read_run_log
 from ematix_flow.cli.terminal import say
+from ematix_flow.cli.timeline import write_timeline
+from ematix_flow.spec.durations import parse_duration
 from ematix_flow.state.records import RunStatus
 
 if TYPE_CHECKING:
     from ematix_flow.state.records import RunRecord
 
-app = new_app("Show the runs in the run log.")
+app = new_app("Show the runs in the run log, or forget old ones.")
 
 
 @app.command("list")
@@ -88,18 +91,58 @@ def show_run(
         "rows": _rows(record),
         "source from": record.source_from,
         "source to": record.source_to,
-        "error": f"{record.error_type}: {record.error_message}" if record.error_type else None,
+        "engine": record.engine,
+        "code": record.code_version,
         "process": f"{record.pid} on {record.host}",
+        "error": _error(record),
+        "declared at": record.error_where,
     }
-    write_text("\n".join(f"{label:<13}{value}" for label, value in facts.items() if value))
-    stages = [
-        (target.get("target"), stage, f"{seconds:.2f}")
-        for target in record.metrics.get("targets", ())
-        for stage, seconds in target.get("seconds", {}).items()
-    ]
-    if stages:
+    wide = max(len(label) for label in facts) + 2
+    shown = {label: str(value).replace("\n", "\n" + " " * wide) for label, value in facts.items() if value}
+    write_text("\n".join(f"{label:<{wide}}{value}" for label, value in shown.items()))
+    if record.metrics:
         write_text("")
-        write_table((Column("target"), Column("stage"), Column("seconds", right=True)), stages)
+        write_timeline(record.metrics)
+    say(f"flow logs {record.run_id[:8]}  shows what it said")
+
+
+@app.command("purge")
+def purge_runs(
+    older_than: Annotated[
+        str,
+        typer.Option("--older-than", metavar="DURATION", help="Forget runs that began longer ago: 90d, 36h."),
+    ],
+    keep: Annotated[
+        int, typer.Option("--keep", metavar="N", min=1, help="The newest of each pipeline that stay.")
+    ] = 1,
+    pipeline: Annotated[
+        str | None, typer.Option("--pipeline", "-p", metavar="NAME", help="Only runs of this pipeline.")
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="At most so many now.")
+    ] = None,
+    run_log: RunLogOption = None,
+    output: OutputOption = "text",
+) -> None:
+    """Forget old runs, what they said, and old slots.
+
+    What is still needed stays: runs that have not ended, and of each pipeline the newest runs, its newest
+    success and its newest slot. [run_log] keep = "90d" in .ematix-flow.toml does the same bit by bit.
+    """
+    from ematix_flow.backends.run_logs import open_slots
+    from ematix_flow.cli.slots import slots_url
+
+    age = parse_duration("--older-than", older_than)
+    with read_run_log(run_log) as log:
+        before = dt.datetime.now(dt.timezone.utc) - age
+        purged = log.purge(before, keep=keep, pipeline=pipeline, most=most)
+        place = log.location
+    slots = 0 if most is not None else open_slots(slots_url(run_log), env=os.environ).purge(before, pipeline)
+    if output == "json":
+        write_json({"run_log": place, "runs": purged, "slots": slots})
+        return
+    runs, told = "run" if purged == 1 else "runs", f" and {slots:,} slots" if slots else ""
+    say(f"forgot {purged:,} {runs}{told} in {place} from before {local(before)}")
 
 
 def _row(record: RunRecord) -> tuple[object, ...]:
@@ -113,9 +156,15 @@ def _row(record: RunRecord) -> tuple[object, ...]:
         count(record.rows_inserted),
         count(record.rows_updated),
         count(record.rows_deleted),
-        record.trigger,
+        record.trigger if record.attempt == 1 else f"{record.trigger}, attempt {record.attempt}",
         (record.error_message or "").split("\n")[0],
     )
+
+
+def _error(record: RunRecord) -> str | None:
+    """A run that someone else settled has a reason and no error."""
+    told = [part for part in (record.error_type, record.error_message) if part]
+    return ": ".join(told) or None
 
 
 def _rows(record: RunRecord) -> str:

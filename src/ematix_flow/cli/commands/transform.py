@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ematix_flow.cli.group import new_app
-from ematix_flow.cli.options import ModuleOption, OutputOption
+from ematix_flow.cli.options import ModuleOption, OutputOption, RunLogOption
 from ematix_flow.cli.output import Column, write_json, write_table, write_text
 from ematix_flow.cli.project import load_project
 from ematix_flow.cli.terminal import say
@@ -45,12 +45,15 @@ def list_transforms(module: ModuleOption = None, output: OutputOption = "text") 
 def run_transform(
     name: Annotated[str, typer.Argument(metavar="NAME", hidden=True)],
     module: ModuleOption = None,
+    run_log: RunLogOption = None,
     output: OutputOption = "text",
 ) -> None:
     """Run one transform now, on its connection."""
     from ematix_flow.api.connect import connect
     from ematix_flow.errors import FlowError, LoadError, UnknownName, did_you_mean
     from ematix_flow.schedule.post import ParentContext, call_transform
+    from ematix_flow.schedule.recording import recorded
+    from ematix_flow.spec.pipelines import connection_label
 
     transforms = load_project(module).transforms
     if name not in transforms:
@@ -60,21 +63,23 @@ def run_transform(
         )
     spec = transforms[name].spec
     by_hand = ParentContext(pipeline_name="", run_id="", rows_inserted=0, rows_updated=0, rows_unchanged=0)
-    started = time.monotonic()
-    try:
-        with working() as at:
-            at(name)
-            result = call_transform(
-                transforms[name].function, connect(spec.target_connection or "default"), by_hand
-            )
-    except FlowError as error:
-        raise error.at(spec.where) from error
-    except Exception as error:
-        raise LoadError(
-            f"transform {name!r} raised {type(error).__name__}: {error}",
-            where=spec.where,
-            state="each of its statements that had finished is committed",
-        ) from error
+    connection, started = spec.target_connection or "default", time.monotonic()
+    with (
+        working() as at,
+        recorded(name, connection_label(connection), "transform", run_log, spec.where) as recording,
+    ):
+        at(name)
+        try:
+            result = call_transform(transforms[name].function, connect(connection), by_hand)
+        except FlowError as error:
+            raise error.at(spec.where) from error
+        except Exception as error:
+            raise LoadError(
+                f"transform {name!r} raised {type(error).__name__}: {error}",
+                where=spec.where,
+                state="each of its statements that had finished is committed",
+            ) from error
+        recording.finish("succeeded", metrics={"result": result})
     seconds = time.monotonic() - started
     if output == "json":
         write_json({"transform": name, "seconds": round(seconds, 3), "result": result})

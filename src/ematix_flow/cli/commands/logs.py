@@ -1,0 +1,83 @@
+"""``flow logs``: what a run said."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ematix_flow.cli.group import new_app
+from ematix_flow.cli.options import OutputOption, RunLogOption
+from ematix_flow.cli.output import write_json, write_text
+from ematix_flow.cli.project import read_run_log
+from ematix_flow.cli.terminal import say
+
+if TYPE_CHECKING:
+    from ematix_flow.state.runlog import RunLog
+
+app = new_app()
+
+_LOOK_SECONDS = 1.0
+
+
+@app.command()
+def logs(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", hidden=True)],
+    tail: Annotated[
+        int | None, typer.Option("--tail", "-n", metavar="N", min=1, help="Only the last N lines.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run has ended. Ctrl-C leaves it running.")
+    ] = False,
+    run_log: RunLogOption = None,
+    output: OutputOption = "text",
+) -> int:
+    """Show what a run logged, warned of and noted. The first letters of its id are enough.
+
+    Exits with 1 when nothing was kept of it.
+    """
+    from ematix_flow.cli.failures import show
+    from ematix_flow.errors import UsageError
+
+    with read_run_log(run_log) as log:
+        try:
+            record = log.get(run_id)
+        except UsageError as error:
+            show(error)
+            return 1
+        lines = (log.output(record.run_id) or "").splitlines()
+        if output == "json":
+            shown = lines if tail is None else lines[-tail:]
+            write_json({"run_id": record.run_id, "status": record.status, "lines": shown})
+            return 0 if lines else 1
+        for line in lines if tail is None else lines[-tail:]:
+            write_text(line)
+        if follow:
+            lines = _follow(log, record.run_id, lines)
+    if not lines:
+        said = "has said nothing yet" if record.status == "running" else "left no log"
+        say(f"run {record.run_id} of {record.pipeline} {said}: flow runs show {record.run_id[:8]}")
+        return 1
+    return 0
+
+
+def _follow(log: RunLog, run_id: str, seen: list[str]) -> list[str]:
+    """What is new, until the run has ended."""
+    while True:
+        over = log.get(run_id).status != "running"  # asked first: what it says last is then there
+        lines = (log.output(run_id) or "").splitlines()
+        for line in lines[_known(lines, seen) :]:
+            write_text(line)
+        seen = lines
+        if over:
+            return seen
+        time.sleep(_LOOK_SECONDS)
+
+
+def _known(lines: list[str], seen: list[str]) -> int:
+    """How many of the lines were seen; the first of those may be gone, as only the end is kept."""
+    for first in range(len(seen) + 1):
+        if lines[: len(seen) - first] == seen[first:]:
+            return len(seen) - first
+    return 0

@@ -1,0 +1,125 @@
+"""What a run says, kept in memory: its notes and stages, and what Python logs and warns meanwhile.
+
+Each run has its own, however many run at once: the run's context says whose a line is. A thread that a run
+has started knows no context; what it says is the run's as long as only one is at work. Levels of loggers
+are left as they are: what they let through is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from ematix_flow.state.records import LONGEST_OUTPUT, shown_text
+
+_current: ContextVar[RunOutput | None] = ContextVar("ematix_flow_run_output", default=None)
+_active: list[RunOutput] = []
+_lock = threading.RLock()
+
+
+class RunOutput:
+    """The last lines of a run, as many as fit into ``most`` characters."""
+
+    def __init__(self, most: int = LONGEST_OUTPUT) -> None:
+        self._most, self._size = most, 0
+        self._lines: deque[str] = deque()
+        self._lock = threading.Lock()
+
+    def line(self, text: str, level: str = "INFO") -> None:
+        """One thing said, now."""
+        self.add(f"{_moment(time.time())} {level} {shown_text(text)}")
+
+    def add(self, line: str) -> None:
+        with self._lock:
+            self._lines.append(line)
+            self._size += len(line) + 1
+            while self._size > self._most and len(self._lines) > 1:
+                self._size -= len(self._lines.popleft()) + 1
+
+    def text(self) -> str:
+        with self._lock:
+            return "".join(f"{line}\n" for line in self._lines)
+
+    @contextmanager
+    def captured(self) -> Iterator[None]:
+        """While the block runs, what is logged and warned of in it is kept here as well."""
+        token = _current.set(self)
+        with _lock:
+            if not _active:
+                _listener.begin()
+            _active.append(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+            with _lock:
+                _active.remove(self)
+                if not _active:
+                    _listener.end()
+
+
+def _whose() -> RunOutput | None:
+    mine = _current.get()
+    if mine is not None:
+        return mine
+    with _lock:
+        return _active[0] if len(_active) == 1 else None
+
+
+class _Listener(logging.Handler):
+    """Hears all that Python's logging lets through, while a run is at work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._form = logging.Formatter()
+        self._shown: Callable[..., Any] | None = None
+
+    def begin(self) -> None:
+        logging.getLogger().addHandler(self)
+        self._shown, warnings.showwarning = warnings.showwarning, self._warned
+
+    def end(self) -> None:
+        logging.getLogger().removeHandler(self)
+        if warnings.showwarning == self._warned and self._shown is not None:
+            warnings.showwarning = self._shown
+
+    def emit(self, record: logging.LogRecord) -> None:
+        output = _whose()
+        if output is not None:
+            text = shown_text(self._form.format(record))
+            output.add(f"{_moment(record.created)} {record.levelname} {record.name}: {text}")
+        if self._is_alone(record):
+            # Python prints a warning that nobody handles; now that we do, it would be silent
+            last = logging.lastResort
+            if last is not None and record.levelno >= last.level:
+                last.handle(record)
+
+    def _is_alone(self, record: logging.LogRecord) -> bool:
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None:
+            if any(handler is not self for handler in logger.handlers):
+                return False
+            logger = logger.parent if logger.propagate else None
+        return True
+
+    def _warned(self, message: Warning | str, category: type[Warning], *place: Any, **others: Any) -> None:
+        output = _whose()
+        if output is not None:
+            where = f" ({place[0]}:{place[1]})" if len(place) > 1 else ""
+            output.line(f"{category.__name__}: {message}{where}", "WARNING")
+        if self._shown is not None:
+            self._shown(message, category, *place, **others)
+
+
+_listener = _Listener()
+
+
+def _moment(seconds: float) -> str:
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(seconds))}Z"
