@@ -13,6 +13,7 @@ from benchmarks.cases import CASES, CHANGES, CONTESTANTS, FLOW, STREAMS
 from benchmarks.datasets import DATA, DATASETS, ORDERS
 from benchmarks.machine import busy
 from benchmarks.results import FOLDER, Result, save, standing
+from benchmarks.run_log import RUNS, STORES
 from benchmarks.tables import remarks, terminal_table
 
 TRIALS = DATA / "trials"
@@ -48,12 +49,15 @@ def parser() -> argparse.ArgumentParser:
     streams.add_argument("--singles", type=_positive, help="messages that come one by one; default: 50")
     cold = commands.add_parser("cold-start", help="time of a cold  flow run")
     ticks = commands.add_parser("scheduler-tick", help="time of one look of  flow scheduler")
+    log = commands.add_parser("run-log", help="commands about 1,000 pipelines with a million recorded runs")
+    log.add_argument("--store", action="append", choices=STORES, help="only this; may be given again")
+    log.add_argument("--rows", type=_positive, default=RUNS, help="recorded runs; default: %(default)s")
     for command in (copy, changes, streams):
         command.add_argument(
             "--contestant", action="append", choices=CONTESTANTS, help="only this; may be given again"
         )
         command.add_argument("--anew", action="store_true", help="do not go on where an earlier run stopped")
-    for command in (copy, changes, streams, cold, ticks):
+    for command in (copy, changes, streams, cold, ticks, log):
         command.add_argument("--repeat", type=_positive, default=REPEAT, help="rounds; default: %(default)s")
         command.add_argument(
             "--limit",
@@ -83,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.command is None:
         everything = (
             *(["copy"], ["copy", "--table", "lineitem"], ["changes"], ["streams"]),
-            *(["cold-start"], ["scheduler-tick"]),
+            *(["cold-start"], ["scheduler-tick"], ["run-log"]),
         )
         return max(_measure(console, parser().parse_args(one)) for one in everything)
     return _measure(console, given)
@@ -106,6 +110,13 @@ def _measure(console: Console, given: argparse.Namespace) -> int:
 
         say("One look of the scheduler")
         return _report(console, [run_scheduler_ticks(given.repeat, say)], full=True)
+    if given.command == "run-log":
+        from benchmarks.run_log import run_log_benchmark
+
+        say("Run log")
+        stores = given.store or STORES
+        found = run_log_benchmark(stores, given.rows, given.repeat, given.limit, seed, say)
+        return _report(console, found, full=given.rows == RUNS)
     contestants = tuple(given.contestant) if given.contestant else None
     everyone = contestants is None
     if given.command == "changes":
@@ -167,6 +178,10 @@ def _list(console: Console) -> None:
         "cold-start: flow run of 1,000 rows, with and without the class-data archive", highlight=False
     )
     console.print("scheduler-tick: one look of flow scheduler at 1,000 pipelines", highlight=False)
+    console.print(
+        f"run-log: flow list, status and runs, {RUNS:,} runs recorded in {' or '.join(STORES)}",
+        highlight=False,
+    )
 
 
 def _positive(text: str) -> int:

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from benchmarks.cases import CONTESTANTS, DRIVER, FLOW
 from benchmarks.results import Result, Standing, ratio, standings
+from benchmarks.run_log import COMMANDS
 
 COPY_COLUMNS = (
     "contestant",
@@ -35,21 +36,21 @@ CHANGE_COLUMNS = (
 )
 LAKE_CHANGE_COLUMNS = tuple("× delta-rs" if name == "× SQL" else name for name in CHANGE_COLUMNS)
 STREAM_COLUMNS = ("contestant", "rows/s", "best s", "median s", "× flow", "start s", "all s", "peak MB")
+RUN_LOG_COLUMNS = ("command", "best s", "median s", "peak MB")
 COLD_START_COLUMNS = ("flow run", "best s", "median s", "peak MB")
 TICK_COLUMNS = ("one look", "best ms", "median ms")
 VARIANTS = {
     "making": "the first, which makes the archive before it starts",
     "archive": "with the class-data archive",
     "no-archive": "without (EMATIX_FLOW_CDS=off)",
+    **{name: f"flow {' '.join(words)}" for name, words in COMMANDS.items()},
 }
 
 
 def heading(result: Result) -> str:
-    return (
-        result.title
-        if result.benchmark in ("changes", "scheduler-tick")
-        else f"{result.title}, {result.rows:,} rows"
-    )
+    if result.benchmark in ("changes", "scheduler-tick"):
+        return result.title
+    return f"{result.title}, {result.rows:,} {'runs' if result.benchmark == 'run-log' else 'rows'}"
 
 
 def columns(result: Result) -> tuple[str, ...]:
@@ -59,14 +60,19 @@ def columns(result: Result) -> tuple[str, ...]:
             *(f"ms at {int(rate):,}/s" if rate != "1" else "ms, 1 row" for rate in _rates(result)),
         )
     changes = LAKE_CHANGE_COLUMNS if _into_lake(result) else CHANGE_COLUMNS
-    own = {"copy": COPY_COLUMNS, "changes": changes, "scheduler-tick": TICK_COLUMNS}
+    own = {
+        "copy": COPY_COLUMNS,
+        "changes": changes,
+        "scheduler-tick": TICK_COLUMNS,
+        "run-log": RUN_LOG_COLUMNS,
+    }
     return own.get(result.benchmark, COLD_START_COLUMNS)
 
 
 def rows(result: Result) -> list[list[str]]:
     """Every contestant, the fastest first; a lost race stands there like a won one."""
     found = standings(result)
-    if result.benchmark == "cold-start":
+    if result.benchmark in ("cold-start", "run-log"):
         return [
             [VARIANTS.get(s.contestant, s.contestant), *_times(s, result), _memory(s.peak_bytes)]
             for s in found

@@ -19,6 +19,8 @@ from typing import Any
 
 from ematix_flow.state.records import LONGEST_OUTPUT, shown_text
 
+_TOLD_ALREADY = "ematix_flow.runs"  # stages and notes as a run's listener logs them
+
 _current: ContextVar[RunOutput | None] = ContextVar("ematix_flow_run_output", default=None)
 _active: list[RunOutput] = []
 _lock = threading.RLock()
@@ -92,7 +94,7 @@ class _Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         output = _whose()
-        if output is not None:
+        if output is not None and record.name != _TOLD_ALREADY:
             text = shown_text(self._form.format(record))
             output.add(f"{_moment(record.created)} {record.levelname} {record.name}: {text}")
         if self._is_alone(record):

@@ -124,8 +124,8 @@ class Recording:
         error: BaseException | None = None,
         ending: Ending | None = None,
         **told: Any,
-    ) -> None:
-        """The run is over. What is ``told`` are fields of its record."""
+    ) -> RunRecord:
+        """The run is over; its record. What is ``told`` are fields of it."""
         stages = [stage.to_json(time.monotonic() - self._began) for stage in self._stages]
         metrics = {**(told.get("metrics") or {}), **({"stages": stages} if stages else {})}
         self.is_over = True
@@ -137,6 +137,7 @@ class Recording:
         self.record = replace(self.record, status=status, **over)
         self._observers.run_finished(self.record, ending or Ending(error=error))
         self._purge()
+        return ended
 
     def _purge(self) -> None:
         if self._keep is None:

@@ -186,8 +186,8 @@ class Script:
 
 def follow(script: Script, log: RunLog, monkeypatch: pytest.MonkeyPatch, restarts: int | None) -> None:
     """A stream under supervision, without Spark: what it does is played."""
-    monkeypatch.setattr(_Run, "_follow", lambda run: script.next(run))
-    spec: Any = SimpleNamespace(name="clicks", targets=())
+    monkeypatch.setattr(_Run, "_follow", lambda run, recording: script.next(run))
+    spec: Any = SimpleNamespace(name="clicks", targets=(), where=None)
     running: Any = SimpleNamespace(
         _stop=threading.Event(), _counts=dict.fromkeys(("rows_read", "total_rows", "restarts"), 0)
     )
