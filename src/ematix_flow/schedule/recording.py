@@ -134,8 +134,8 @@ class Recording:
         self._log.save_output(self.record.run_id, self.output.text())
         self._log.finish(self.record.run_id, status, error=error, where=self._where, **over)
         over |= error_values(error, self._where)
-        self.record = replace(self.record, status=status, **over)
-        self._observers.run_finished(self.record, ending or Ending(error=error))
+        ended = replace(self.record, status=status, **over)
+        self._observers.run_finished(ended, ending or Ending(error=error))
         self._purge()
         return ended
 

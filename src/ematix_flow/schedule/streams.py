@@ -360,7 +360,7 @@ class _Run:
     ) -> None:
         now = self.running._counts
         done = {key: now[key] - before[key] for key in now}
-        recording.finish(
+        self._record = recording.finish(
             status,
             error,
             path="stream",
@@ -368,7 +368,6 @@ class _Run:
             rows_inserted=done["total_rows"],
             metrics={"stream": done},
         )
-        self._record = recording.record
 
 
 @contextmanager
