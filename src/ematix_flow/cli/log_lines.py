@@ -163,6 +163,11 @@ def all_said(logger: str) -> Iterator[None]:
         found.setLevel(level)
 
 
+def log_environment() -> dict[str, str]:
+    """For a process elsewhere that is to log as this one does."""
+    return {VARIABLE: os.environ[VARIABLE]} if os.environ.get(VARIABLE) else {}
+
+
 def _event(level: int, otherwise: str = "log") -> str:
     if level >= logging.ERROR:
         return "error"

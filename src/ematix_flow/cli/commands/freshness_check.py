@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.cli.group import new_app
 from ematix_flow.cli.moments import local, took, zone_name
-from ematix_flow.cli.options import AlerterOption, ModuleOption, NamesArgument, OutputOption, RunLogOption
+from ematix_flow.cli.options import (
+    AlerterOption,
+    ExcludeOption,
+    ModuleOption,
+    NamesArgument,
+    OutputOption,
+    RunLogOption,
+    SelectOption,
+)
 from ematix_flow.cli.output import Column, write_json, write_table
-from ematix_flow.cli.project import load_project, read_run_log
+from ematix_flow.cli.project import load_project, narrowed, read_run_log
 from ematix_flow.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -24,6 +32,8 @@ _STYLES = {"healthy": "green", "warning": "yellow", "breached": "bold red"}
 @app.command(name="freshness-check")
 def freshness_check(
     names: NamesArgument = None,
+    select: SelectOption = None,
+    exclude: ExcludeOption = None,
     module: ModuleOption = None,
     alerter: AlerterOption = None,
     run_log: RunLogOption = None,
@@ -41,7 +51,8 @@ def freshness_check(
 
     alerting = Observability(Observability.resolve(os.environ, alerter or ()).alerters)
     registry = load_project(module)
-    chosen = [registry.pipeline(name).spec for name in names or registry.pipelines]
+    only = narrowed(registry, names, select, exclude)
+    chosen = [each.spec for name, each in registry.pipelines.items() if only is None or name in only]
     now = dt.datetime.now(dt.timezone.utc)
     found: list[Freshness] = []
     with read_run_log(run_log) as log, observing(alerting, log) as observers, use_registry(registry):

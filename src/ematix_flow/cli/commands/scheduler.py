@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ematix_flow.cli.group import new_app
-from ematix_flow.cli.log_lines import all_said
+from ematix_flow.cli.log_lines import all_said, log_environment
 from ematix_flow.cli.options import (
     AlerterOption,
     EngineOption,
@@ -120,7 +120,7 @@ def scheduler(
             leader_lease_seconds,
             grace,
             stop=asked,
-            environment=watching.to_env(),
+            environment=watching.to_env() | log_environment(),
         )
         scheduled = len(daemon.agenda.scheduled)
         say(f"schedules: {scheduled}, looked at every {poll_interval:g} s; Ctrl-C stops")

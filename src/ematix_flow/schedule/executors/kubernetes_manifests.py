@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ematix_flow.observe.settings import METRICS_VARIABLE
 from ematix_flow.schedule.executors.base import RUN_LOG_VARIABLE, Dispatch
 from ematix_flow.state.slots import Claim, Slot
 
 OURS = "app.kubernetes.io/managed-by=ematix-flow"
 _PREFIX = "ematix-flow/"
+_OPEN = (METRICS_VARIABLE, "EMATIX_FLOW_LOG_FORMAT")  # hold no secret
 # why a container waits that will not start by waiting
 HOPELESS = frozenset(
     {
@@ -74,12 +76,11 @@ def _pod(job: Dispatch, options: PodOptions) -> dict[str, Any]:
         "args": job.arguments(),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # so that its last words are in its status
     }
+    container["env"] = [{"name": name, "value": value} for name, value in _plain(job, options).items()]
     if options.secret:
         reference = {"name": options.secret, "key": RUN_LOG_VARIABLE}
         container["envFrom"] = [{"secretRef": {"name": options.secret}}]
-        container["env"] = [{"name": RUN_LOG_VARIABLE, "valueFrom": {"secretKeyRef": reference}}]
-    else:
-        container["env"] = [{"name": name, "value": value} for name, value in job.variables().items()]
+        container["env"] += [{"name": RUN_LOG_VARIABLE, "valueFrom": {"secretKeyRef": reference}}]
     requests = {k: v for k, v in (("cpu", options.cpu), ("memory", options.memory)) if v}
     if requests:
         limits = {"limits": {"memory": options.memory}} if options.memory else {}
@@ -88,6 +89,12 @@ def _pod(job: Dispatch, options: PodOptions) -> dict[str, Any]:
     if options.service_account:
         pod["serviceAccountName"] = options.service_account
     return pod
+
+
+def _plain(job: Dispatch, options: PodOptions) -> dict[str, str]:
+    """What everyone may read who may read the Job. Addresses of alerts and traces come with the Secret."""
+    told = {} if options.secret or job.run_log is None else {RUN_LOG_VARIABLE: job.run_log}
+    return told | {name: value for name, value in job.environment.items() if name in _OPEN}
 
 
 def job_name(claim: Claim) -> str:
