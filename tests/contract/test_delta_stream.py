@@ -96,6 +96,7 @@ def test_rows_that_are_there_come_first_and_added_ones_after_a_restart(table: Ta
     assert table.run("moment", starting=long_ago) == [[(1, "x"), (2, "x"), (3, "x")]]
 
 
+@pytest.mark.long
 def test_an_update_stops_the_stream_and_says_what_to_do(table: Table) -> None:
     table.add(1)
     table.run("c")

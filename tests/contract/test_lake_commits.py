@@ -176,6 +176,7 @@ def test_a_table_whose_journal_is_gone_takes_no_load(
     assert names_in(backend, spark) == {1: "a"}
 
 
+@pytest.mark.long
 def test_a_batch_that_changes_nothing_is_in_the_ledger_and_makes_no_version_of_the_table(
     backend: Backend, target: LakeTarget, folder: Path
 ) -> None:
@@ -198,12 +199,14 @@ class Evolving(EvolutionContract):
         return read_delta(backend, table, self.spark)
 
 
+@pytest.mark.long
 def test_columns_are_widened_and_keep_their_values(
     backend: Backend, target: LakeTarget, spark: SparkSession
 ) -> None:
     Evolving(spark).test_types_are_widened_and_keep_their_values(backend, target)
 
 
+@pytest.mark.long
 def test_a_history_gets_a_column_whose_name_the_files_cannot_have(
     backend: Backend, target: LakeTarget, spark: SparkSession
 ) -> None:

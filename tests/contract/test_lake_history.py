@@ -81,6 +81,7 @@ def test_a_mark_of_deletion_ends_the_version_also_under_a_time_to_live(
     suite.test_a_mark_of_deletion_ends_the_version_also_under_a_time_to_live(backend, target)
 
 
+@pytest.mark.long
 @delta_first
 def test_a_value_of_a_wider_type_is_no_new_version(
     suite: Histories, backend: Backend, target: LakeTarget
@@ -107,6 +108,7 @@ def test_a_switch_to_versions_that_was_broken_off_is_finished_by_the_next_run(
     assert suite.fits(target, history, matching)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["delta"], indirect=True)
 def test_rows_of_another_program_that_know_no_time_become_versions_once(
     suite: Histories, target: LakeTarget, tmp_path: Path
@@ -144,6 +146,7 @@ def test_a_copy_of_a_history_is_a_table_like_any_other(suite: Histories, target:
     assert suite.fits(target, copied)
 
 
+@pytest.mark.long
 def test_a_history_whose_journal_is_gone_keeps_its_events_and_takes_no_load(
     backend: Backend, target: LakeTarget, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -80,6 +80,7 @@ def test_small_files_become_one_and_those_that_nobody_needs_go(
         target.maintain(SMALL, Upkeep(zorder=("nam",)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["delta"], indirect=True)
 def test_files_are_kept_as_asked_and_for_less_time_than_the_table_says_by_force_alone(
     target: LakeTarget, tmp_path: Path
@@ -135,6 +136,7 @@ def test_a_column_that_divides_the_files_cannot_bring_rows_together(target: Lake
         target.maintain(SMALL, Upkeep(zorder=("id", "name")))
 
 
+@pytest.mark.long
 @delta_first
 def test_events_that_count_no_more_go_from_beside_a_history_which_stays_exact(
     backend: Backend, target: LakeTarget

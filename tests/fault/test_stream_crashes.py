@@ -26,12 +26,12 @@ POINTS = [
     pytest.param("staging.created", marks=pytest.mark.long),
     "staging.loaded",
     "stream.dead_letters",
-    "stream.staged",
+    pytest.param("stream.staged", marks=pytest.mark.long),
     "apply.before_commit",
     "apply.after_commit",
     pytest.param("staging.dropped", marks=pytest.mark.long),
     "stream.target_committed",
-    "stream.committed",
+    pytest.param("stream.committed", marks=pytest.mark.long),
     "stream.acknowledged",
 ]
 
