@@ -9,7 +9,7 @@ import pytest
 
 from ematix_flow.state.slots import ENDED, Claim, Slot, SlotStatus
 from ematix_flow.state.slots_memory import MemorySlots
-from tests.unit.schedule.simulated_control import EPOCH, PIPELINES, World
+from tests.simulation.simulated_control import EPOCH, PIPELINES, World
 
 
 class CountingSlots(MemorySlots):

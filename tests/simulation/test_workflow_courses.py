@@ -17,7 +17,7 @@ from ematix_flow.spec.schedules import Schedule
 from ematix_flow.spec.workflows import Trigger, WorkflowSpec
 from ematix_flow.state.slots import ENDED, Claim, Slot, SlotRecord
 from ematix_flow.state.slots_memory import MemorySlots
-from tests.unit.schedule.simulated_control import EPOCH, INTERVAL, LEADER, LEASE, POLICY, Process, World
+from tests.simulation.simulated_control import EPOCH, INTERVAL, LEADER, LEASE, POLICY, Process, World
 
 OWN = (Scheduled("orders", Schedule("*/7 * * * *"), "all"), Scheduled("stock", Schedule("*/10 * * * *")))
 SPECS = (
