@@ -56,7 +56,7 @@ def test_a_thousand_courses_lose_and_double_no_slot(start: int) -> None:
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("start", range(1_000, 101_000, 2_500))
 def test_a_hundred_thousand_courses_lose_and_double_no_slot(start: int) -> None:
-    """Half an hour on two cores: ``make test ARGS='tests/unit/schedule -m long'``."""
+    """Half an hour on two cores: ``make test ARGS='tests/simulation -m long'``."""
     for seed in range(start, start + 2_500):
         check(seed)
 
