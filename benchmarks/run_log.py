@@ -27,7 +27,7 @@ COMMANDS = {
     "runs": ("runs", "list"),
     "runs-failed": ("runs", "list", "--status", "failed"),
     "runs-pipeline": ("runs", "list", "--pipeline", "p7"),
-    "show": ("runs", "show", "0000ffff"),
+    "show": ("runs", "show", "00000000"),
 }
 _MODULE = """\
 from ematix_flow import Annotated, BigInt, ematix, pk

@@ -72,6 +72,7 @@ class Registry:
     transforms: dict[str, DeclaredTransform] = field(default_factory=dict)
     workflows: dict[str, WorkflowSpec] = field(default_factory=dict)
     streams: dict[str, DeclaredStream] = field(default_factory=dict)
+    _awaited: set[str] = field(default_factory=set, repr=False)  # what a pipeline depends on
 
     def add_connection(self, connection: Connection, where: SourceLocation | None) -> None:
         """Register or replace: a later declaration of one name wins, as in a Python namespace."""
@@ -89,12 +90,13 @@ class Registry:
                 next_step="remove one of these names from depends_on=",
             )
         self.pipelines[spec.name] = declared
+        self._awaited.update(spec.depends_on)
 
     def _cycle_through(self, spec: PipelineSpec) -> list[str] | None:
         """Only a pipeline that others already wait for can close a circle: the rest is not searched."""
-        others = [d.spec for d in self.pipelines.values()]
-        if spec.name not in spec.depends_on and not any(spec.name in o.depends_on for o in others):
+        if spec.name not in spec.depends_on and spec.name not in self._awaited:
             return None
+        others = (declared.spec for declared in self.pipelines.values())
         return find_cycle({**{o.name: o.depends_on for o in others}, spec.name: spec.depends_on})
 
     def add_transform(self, declared: DeclaredTransform) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 from collections.abc import Mapping
@@ -37,13 +38,18 @@ class TableLocation(SourceLocation):
         return self.within.get(name, self)
 
 
+@functools.lru_cache(maxsize=1024)
+def _is_ours(file: str) -> bool:
+    """Whether it is a file of this package. Asked for every declaration, of the same few files."""
+    return not file.startswith("<") and os.path.realpath(file).startswith(_PACKAGE)
+
+
 def caller_location() -> SourceLocation | None:
     """The nearest frame outside this package: the line of the user's file that called us."""
     frame = inspect.currentframe()
     while frame is not None:
         file = frame.f_code.co_filename
-        inside = os.path.realpath(file).startswith(_PACKAGE) if not file.startswith("<") else False
-        if not inside and not file.startswith("<frozen"):
+        if not _is_ours(file) and not file.startswith("<frozen"):
             return SourceLocation(file, frame.f_lineno)
         frame = frame.f_back
     return None

@@ -153,6 +153,15 @@ class RunRecord:
         return shown
 
     @classmethod
+    def stored(cls, values: Mapping[str, Any]) -> RunRecord:
+        """As a store gives it back, which took it checked and masked: a list of many need not do so again."""
+        record = object.__new__(cls)
+        for name, value in values.items():
+            object.__setattr__(record, name, value)
+        object.__setattr__(record, "overdue", tuple(values["overdue"] or ()))
+        return record
+
+    @classmethod
     def from_json(cls, shown: Mapping[str, Any]) -> RunRecord:
         """What `to_json` gave; names that this version does not know are left out."""
         known = {each.name: shown[each.name] for each in fields(cls) if each.name in shown}

@@ -96,5 +96,6 @@ def forgettable(
 def _names(names: Sequence[str]) -> sa.Subquery:
     """The names as a table; every database knows a union, and not the same list of values."""
     kind = ExactText(512)
-    rows = [sa.select(sa.literal(name, kind).label("pipeline")) for name in names]
-    return (sa.union_all(*rows) if len(rows) > 1 else rows[0]).subquery("asked")
+    rows = " UNION ALL ".join(f"SELECT :name_{n} AS pipeline" for n in range(len(names)))
+    given = (sa.bindparam(f"name_{n}", name, kind) for n, name in enumerate(names))
+    return sa.text(rows).bindparams(*given).columns(sa.column("pipeline", kind)).subquery("asked")

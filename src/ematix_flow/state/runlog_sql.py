@@ -46,6 +46,7 @@ from ematix_flow.state.sqlite_file import BUSY_SECONDS, begin, sqlite_engine, ta
 
 MOST_RUNNING = 100
 _PURGED_AT_ONCE = 500
+_LAST_CHARACTER = "\U0010ffff"
 
 _FIELDS = tuple(field.name for field in fields(RunRecord))
 
@@ -118,6 +119,10 @@ class SqlRunLog(RunLog):
         if not run_id:
             raise no_such_run(run_id)
         query = sa.select(runs).where(runs.c.run_id.startswith(run_id, autoescape=True)).limit(3)
+        if (
+            self._engine.dialect.name == "sqlite"
+        ):  # whose LIKE reads every run, and whose texts are in byte order
+            query = query.where(runs.c.run_id >= run_id, runs.c.run_id < run_id + _LAST_CHARACTER)
         exact = sa.select(runs).where(runs.c.run_id == run_id)
         found = self._records(exact) or self._records(query)
         if not found:
@@ -156,10 +161,11 @@ class SqlRunLog(RunLog):
 
     def newest(self, pipelines: Sequence[str], each: int = 1) -> dict[str, tuple[RunRecord, ...]]:
         found: dict[str, tuple[RunRecord, ...]] = {}
-        for names in portions(pipelines):
-            records = self._records(newest_of(names, each))
-            for name, its in itertools.groupby(records, lambda record: record.pipeline):
-                found[name] = until_success(its, each)
+        with self._asking() as connection:
+            for names in portions(pipelines):
+                records = _read(connection, newest_of(names, each))
+                for name, its in itertools.groupby(records, lambda record: record.pipeline):
+                    found[name] = until_success(its, each)
         return found
 
     def save_output(self, run_id: str, text: str) -> None:
@@ -239,7 +245,7 @@ class SqlRunLog(RunLog):
 
     def _records(self, query: sa.Select[Any]) -> tuple[RunRecord, ...]:
         with self._asking() as connection:
-            return tuple(RunRecord(**row) for row in connection.execute(query).mappings())
+            return _read(connection, query)
 
     @contextmanager
     def _asking(self) -> Iterator[sa.Connection]:
@@ -296,6 +302,12 @@ def _memory_engine() -> sa.Engine:
     sa.event.listen(engine, "connect", take_over_transactions)
     sa.event.listen(engine, "begin", begin)
     return engine
+
+
+def _read(connection: sa.Connection, query: sa.Select[Any]) -> tuple[RunRecord, ...]:
+    found = connection.execute(query)
+    names = tuple(found.keys())
+    return tuple(RunRecord.stored(dict(zip(names, row, strict=True))) for row in found)
 
 
 def tables_missing(location: str) -> ConfigError:

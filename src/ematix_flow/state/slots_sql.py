@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from ematix_flow.errors import ConfigError
@@ -303,12 +302,12 @@ class SqlSlots(SlotStore):
         """An insert that does nothing where the key is there, and says so by its count of rows."""
         insert: Any
         if self._dialect == "mysql":
-            insert = mysql.insert(table).prefix_with("IGNORE")
-        elif self._dialect == "sqlite":
-            insert = sqlite.insert(table).on_conflict_do_nothing()
-        elif self._dialect == "duckdb":
+            insert = sa.insert(table).prefix_with("IGNORE")
+        elif self._dialect in ("sqlite", "duckdb"):
             insert = sa.insert(table).prefix_with("OR IGNORE")
         else:
+            from sqlalchemy.dialects import postgresql  # only where it is used: its import takes a while
+
             insert = postgresql.insert(table).on_conflict_do_nothing()
         return insert.execution_options(preserve_rowcount=True)
 

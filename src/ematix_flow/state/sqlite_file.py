@@ -6,6 +6,7 @@ import sqlite3
 import time
 from pathlib import Path
 
+import orjson
 import sqlalchemy as sa
 
 BUSY_SECONDS = 15.0
@@ -19,6 +20,7 @@ def sqlite_engine(path: Path) -> sa.Engine:
         poolclass=sa.pool.NullPool,
         connect_args={"timeout": BUSY_SECONDS},
         hide_parameters=True,
+        json_deserializer=orjson.loads,
     )
     sa.event.listen(engine, "connect", take_over_transactions)
     sa.event.listen(engine, "connect", _use_write_ahead_log)
