@@ -95,8 +95,13 @@ class _Listener(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         output = _whose()
         if output is not None and record.name != _TOLD_ALREADY:
-            text = shown_text(self._form.format(record))
-            output.add(f"{_moment(record.created)} {record.levelname} {record.name}: {text}")
+            try:
+                text = self._form.format(record)
+            except (
+                Exception
+            ) as problem:  # arguments that do not fit the text: a library's mistake, not the run's
+                text = f"{record.msg} ({type(problem).__name__}: {problem})"
+            output.add(f"{_moment(record.created)} {record.levelname} {record.name}: {shown_text(text)}")
         if self._is_alone(record):
             # Python prints a warning that nobody handles; now that we do, it would be silent
             last = logging.lastResort

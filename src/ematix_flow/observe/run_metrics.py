@@ -94,7 +94,7 @@ class RunMetrics:
         """How a pipeline stands by the last run of it; nothing is counted."""
         if record.mode == "stream" or record.finished_at is None:
             return
-        name, well = self._pipeline(record.pipeline), _ended_well(record)
+        name, well = self._pipeline(record.pipeline), record.ended_well
         self._attempt.labels(name).set(record.attempt)
         self._last_run.labels(name).set(record.finished_at.timestamp())
         if record.status == "skipped" and not well:
@@ -116,7 +116,7 @@ class RunMetrics:
         """An attempt of a pipeline; streams have numbers of their own."""
         if record.mode == "stream" or record.finished_at is None:
             return
-        name, well = self._pipeline(record.pipeline), _ended_well(record)
+        name, well = self._pipeline(record.pipeline), record.ended_well
         self._runs.labels(name, OUTCOMES.get(record.status, OTHER)).inc()
         self.state_was(record, ending)
         if record.status != "skipped" or well:
@@ -224,11 +224,6 @@ class _SchedulerNumbers:
         self._claims.labels("taken_over").inc(tick.taken_over)
         for late in tick.lags:
             self._lag.observe(max(late, 0.0))
-
-
-def _ended_well(record: RunRecord) -> bool:
-    """It succeeded, or there was nothing new to load."""
-    return record.status == "succeeded" or (record.status == "skipped" and record.error_message is None)
 
 
 def _gave_up(record: RunRecord, ending: Ending) -> bool:

@@ -11,6 +11,7 @@ from ematix_flow.engine.results import RunResult, unexpected
 from ematix_flow.errors import FlowError, Interrupted
 from ematix_flow.graph.order import within
 from ematix_flow.graph.registry import Registry, use_registry
+from ematix_flow.observe.observer import Ending
 from ematix_flow.schedule.endings import record_skip
 from ematix_flow.schedule.run import RunContext, run_pipeline
 from ematix_flow.schedule.team import Team, jar_groups_of, with_jars
@@ -65,7 +66,9 @@ def run_dag(
             if culprit is not None:
                 failed[name] = culprit
                 reason = f"{culprit} failed, and {name} depends on it"
-                record_skip(context.run_log, registry.pipeline(name).spec, reason, context.trigger)
+                spec = registry.pipeline(name).spec
+                skipped = record_skip(context.run_log, spec, reason, context.trigger)
+                context.observers.run_finished(skipped, Ending())
                 over(Outcome(name, "not_run", reason=reason))
             else:
                 team.start(partial(_run_one, registry, name, shared))

@@ -25,11 +25,6 @@ class LastEnd:
     told: str
 
 
-def ended_well(record: RunRecord) -> bool:
-    """It succeeded, or there was nothing new to load."""
-    return record.status == "succeeded" or (record.status == "skipped" and record.error_message is None)
-
-
 def has_ended(record: RunRecord) -> bool:
     """It came to an end of its own: one that found its pipeline locked never began."""
     return record.status != "running" and record.error_type != PipelineLocked.__name__
@@ -49,33 +44,33 @@ def _last_end(records: Iterable[RunRecord]) -> LastEnd | None:
             event = f"slot:{record.slot.isoformat()}" if record.slot else f"run:{record.run_id}"
             reason = (record.error_message or record.status).split("\n")[0]
             told = f"{record.status} at {shown(record.finished_at or record.started_at)}"
-            return LastEnd(event, ended_well(record), told if ended_well(record) else f"{told}: {reason}")
+            return LastEnd(event, record.ended_well, told if record.ended_well else f"{told}: {reason}")
     return None
 
 
 def last_success(run_log: RunLog, pipeline: str) -> RunRecord | None:
     """The newest run of a pipeline that ended well."""
-    recent = [record for record in run_log.list(pipeline, limit=LOOKED_BACK) if ended_well(record)]
+    recent = [record for record in run_log.list(pipeline, limit=LOOKED_BACK) if record.ended_well]
     found = recent or run_log.list(pipeline, "succeeded", limit=1)
     return found[0] if found else None
 
 
 def record_skip(
     run_log: RunLog, spec: PipelineSpec, reason: str, trigger: str, slot: dt.datetime | None = None
-) -> None:
+) -> RunRecord:
     """A run that was not begun, because of what it depends on."""
     now = utc_now()
-    run_log.start(
-        RunRecord(
-            run_id=new_run_id(),
-            pipeline=spec.name,
-            target=", ".join(target.label for target in spec.targets),
-            mode=", ".join(dict.fromkeys(target.mode for target in spec.targets)),
-            trigger=trigger,
-            slot=slot,
-            status="skipped",
-            started_at=now,
-            finished_at=now,
-            error_message=reason,
-        )
+    record = RunRecord(
+        run_id=new_run_id(),
+        pipeline=spec.name,
+        target=", ".join(target.label for target in spec.targets),
+        mode=", ".join(dict.fromkeys(target.mode for target in spec.targets)),
+        trigger=trigger,
+        slot=slot,
+        status="skipped",
+        started_at=now,
+        finished_at=now,
+        error_message=reason,
     )
+    run_log.start(record)
+    return record

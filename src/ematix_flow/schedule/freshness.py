@@ -13,7 +13,6 @@ from sqlglot import exp
 from ematix_flow.backends.base import BatchSource
 from ematix_flow.errors import FlowError, LoadError, Unsupported, UsageError
 from ematix_flow.observe.alerts.event import FRESHNESS
-from ematix_flow.observe.alerts.history import is_well
 from ematix_flow.observe.observer import Ending, Observers
 from ematix_flow.plan.world import World
 from ematix_flow.spec.pipelines import PipelineSpec
@@ -90,7 +89,8 @@ def freshness_of(
 def _last_success(pipeline: str, run_log: RunLog) -> dt.datetime | None:
     """The end of the newest run that loaded, or that found nothing new."""
     found = run_log.list(pipeline, "succeeded", limit=1)
-    found += tuple(filter(is_well, run_log.list(pipeline, "skipped", limit=_LOOKED_BACK)))[:1]
+    recent = run_log.list(pipeline, "skipped", limit=_LOOKED_BACK)
+    found += tuple(run for run in recent if run.ended_well)[:1]
     return max((run.finished_at or run.started_at for run in found), default=None)
 
 

@@ -64,9 +64,12 @@ def _of_one(
         if not mended:
             why = before.reason or "it failed"
             return Gate("skip", f"{upstream} of {shown(before.slot.at)} was given up: {why}")
+    oldest = spec.upstream_freshness_seconds
+    if oldest is None and before is not None and before.status == "succeeded":
+        return GO  # also when its run could not be written to the run log
     if success is None:
         return Gate("skip", f"{upstream} has never succeeded")
-    oldest, at = spec.upstream_freshness_seconds, success.finished_at or success.started_at
+    at = success.finished_at or success.started_at
     if oldest is not None and now - at > dt.timedelta(seconds=oldest):
         return Gate("skip", f"{upstream} last succeeded at {shown(at)}, more than {oldest:g} s ago")
     return GO

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.engine.results import RunResult
@@ -90,7 +90,7 @@ def _run(
     if post.step.text in registry.transforms:
         call_transform(registry.transforms[post.step.text].function, connection, parent)
     else:
-        run_pipeline(registry.pipeline(post.step.text), context)
+        run_pipeline(registry.pipeline(post.step.text), replace(context, attempt=1, tried_elsewhere=False))
 
 
 def call_transform(function: Callable[..., Any], connection: LiveConnection, parent: ParentContext) -> Any:

@@ -17,7 +17,7 @@ from ematix_flow.backends.run_logs import open_run_log
 from ematix_flow.config.code_version import code_version
 from ematix_flow.errors import FlowError, Interrupted
 from ematix_flow.observe.capture import RunOutput
-from ematix_flow.observe.listener import Listener
+from ematix_flow.observe.listener import Listener, Progress
 from ematix_flow.observe.observer import Ending, Observers, StageTeller
 from ematix_flow.plan.world import StartSpark
 from ematix_flow.spec.location import SourceLocation
@@ -197,9 +197,14 @@ class _Scribe(StageTeller):
         super().stage_finished(target, stage, seconds)
         self._recording.stage_finished(target, stage, seconds)
 
+    def progress(self, target: str, progress: Progress) -> None:
+        super().progress(target, progress)
+        self._recording.save_now_and_then()
+
     def note(self, text: str) -> None:
         super().note(text)
         self._recording.output.line(text)
+        self._recording.save_now_and_then()
 
 
 def _last_word(status: str, error: BaseException | None) -> str:

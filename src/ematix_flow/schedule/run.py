@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import random
 import sys
 import time
 import uuid
@@ -47,6 +48,7 @@ from ematix_flow.schedule.batches import Batch, choose_batch
 from ematix_flow.schedule.post import run_post_transforms
 from ematix_flow.schedule.recording import Recording
 from ematix_flow.schedule.settle import committed_targets, settle_interrupted
+from ematix_flow.schedule.slots import pause
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.records import RunRecord, RunStatus
 from ematix_flow.state.runlog import RunLog
@@ -63,6 +65,8 @@ _FINAL = (
     PostTransformFailed,  # what failed is not the load, which is committed
 )
 
+_CHANCE = random.Random()
+
 # errors that only come up while nothing has been committed yet
 _BEFORE_COMMIT = (SourceFailed, RowRejected, ShrinkRefused, EngineError)
 
@@ -71,8 +75,8 @@ _BEFORE_COMMIT = (SourceFailed, RowRejected, ShrinkRefused, EngineError)
 class RunContext:
     """What a run needs from outside: the engine, where to record, who watches, why it runs.
 
-    A run for a ``slot`` is one attempt, the ``attempt``-th: whoever keeps the slot tries again. Runs that
-    are older than ``keep`` are forgotten.
+    A run that is ``tried_elsewhere`` is one attempt, the ``attempt``-th: whoever keeps its slot tries again.
+    Runs that are older than ``keep`` are forgotten.
     """
 
     run_log: RunLog
@@ -81,6 +85,7 @@ class RunContext:
     trigger: str = "sync"
     slot: dt.datetime | None = None
     attempt: int = 1
+    tried_elsewhere: bool = False
     observers: Observers = field(default_factory=Observers)
     keep: dt.timedelta | None = None
     sleep: Callable[[float], None] = time.sleep
@@ -108,11 +113,11 @@ def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
             return _told(declared, replace(context, listener=listener), attempt)
         except FlowError as error:
             number = attempt.number
-            if context.slot is not None or not _tried_again(declared.spec, context, number, error):
+            if context.tried_elsewhere or not _tried_again(declared.spec, context, number, error):
                 raise
-            delay = policy.delay(number)
+            delay = pause(policy, number, _CHANCE)
             listener.note(
-                f"attempt {number} of {policy.max_attempts} failed ({error.what}); the next in {delay:g} s"
+                f"attempt {number} of {policy.max_attempts} failed ({error.what}); the next in {delay:.3g} s"
             )
             context.sleep(delay)
             attempt = _Attempt(batch, number + 1, (*attempt.earlier, str(attempt.run_id)))
@@ -122,7 +127,7 @@ def _tried_again(spec: PipelineSpec, context: RunContext, number: int, error: ob
     """Whether another attempt follows. A slot's next comes later, when what is wrong may be mended."""
     if number >= spec.retry.max_attempts:
         return False
-    return isinstance(error, FlowError) and (context.slot is not None or not isinstance(error, _FINAL))
+    return context.tried_elsewhere or (isinstance(error, FlowError) and not isinstance(error, _FINAL))
 
 
 def plan_pipeline(declared: DeclaredPipeline, spark: StartSpark) -> Plan:
@@ -187,8 +192,11 @@ class _Recorded(Recording):
         return replace(context, listener=self.listener(context.listener), spark=self.spark(context.spark))
 
     def over(self, status: RunStatus, error: BaseException | None, result: RunResult | None = None) -> None:
-        again = status == "failed" and _tried_again(self._spec, self._context, self.record.attempt, error)
-        ending = Ending(self._spec.retry.max_attempts, again, error)
+        spec, context = self._spec, self._context
+        again = status == "failed" and _tried_again(spec, context, self.record.attempt, error)
+        if result is not None and spec.continue_on_target_failure and not context.tried_elsewhere:
+            again = False  # it goes on past what failed
+        ending = Ending(spec.retry.max_attempts, again, error)
         self.finish(status, error, ending, **({} if result is None else _said(result)))
 
 

@@ -194,7 +194,7 @@ class Runner:
             try:
                 with use_registry(self.registry):
                     # attempts are counted in the store, so that they outlive this process
-                    context = replace(self.context(slot), attempt=claim.failures + 1)
+                    context = replace(self.context(slot), attempt=claim.failures + 1, tried_elsewhere=True)
                     result = run_pipeline(declared, context)
                 ended = Ended(True, result.reason)
             except Interrupted:

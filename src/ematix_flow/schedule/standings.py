@@ -9,7 +9,7 @@ from typing import Any
 
 from ematix_flow.graph.registry import Registry
 from ematix_flow.schedule.due import is_missed
-from ematix_flow.schedule.endings import LOOKED_BACK, ended_well, has_ended, last_ends
+from ematix_flow.schedule.endings import LOOKED_BACK, has_ended, last_ends
 from ematix_flow.schedule.workflows import Workflows, slot_name
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.schedules import Schedule
@@ -37,7 +37,7 @@ class Standing:
     def why(self) -> str:
         """What it waits for, or why it did not go well; empty when all is well."""
         reason = self.slot.reason if self.slot is not None else None
-        if reason is None and self.last is not None and has_ended(self.last) and not ended_well(self.last):
+        if reason is None and self.last is not None and has_ended(self.last) and not self.last.ended_well:
             reason = self.last.error_message
         return (reason or "").split("\n")[0]
 
@@ -120,7 +120,7 @@ def _standing(
 ) -> Standing:
     failures, success = 0, None
     for record in records:
-        if ended_well(record):
+        if record.ended_well:
             success = record
             break
         failures += record.status in ("failed", "interrupted")

@@ -143,6 +143,11 @@ class RunRecord:
         """How long the run took; None while it runs."""
         return None if self.finished_at is None else self.finished_at - self.started_at
 
+    @property
+    def ended_well(self) -> bool:
+        """It loaded, or there was nothing new to load; one that was held back or found a lock did not."""
+        return self.status == "succeeded" or (self.status == "skipped" and self.error_message is None)
+
     def to_json(self) -> dict[str, Any]:
         """For ``--output json``: moments as ISO 8601, and the duration in seconds."""
         shown = {

@@ -24,6 +24,8 @@ from ematix_flow.observe.alerts.event import KINDS
 from ematix_flow.observe.alerts.watching import AlertObserver
 from ematix_flow.observe.observer import Ending
 from ematix_flow.observe.settings import Observability, observing
+from ematix_flow.schedule.endings import record_skip
+from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.records import RunRecord, RunStatus, utc_now
 from ematix_flow.state.runlog import NullRunLog, RunLog
 
@@ -134,6 +136,14 @@ def test_runs_that_say_nothing_of_the_pipeline_change_nothing(told: Told, hears:
     told.fail()
     told.run("skipped", FlowError("the same pipeline is running"))
     told.run("cancelled", FlowError("Ctrl-C"))
+    told.fail()
+    assert hears.kinds == ["failed"]
+
+
+def test_a_pipeline_that_is_held_back_by_another_is_not_well(told: Told, hears: Hears) -> None:
+    told.fail()
+    spec = PipelineSpec("orders", "m:orders", ())
+    record_skip(told.log, spec, "items failed, and orders depends on it", "schedule")
     told.fail()
     assert hears.kinds == ["failed"]
 

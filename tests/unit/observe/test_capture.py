@@ -102,3 +102,11 @@ def test_a_warning_that_nobody_handles_is_printed_as_python_does(capsys: pytest.
     finally:
         root.handlers = handlers
     assert capsys.readouterr().err == "printed all the same\n"
+
+
+def test_a_library_that_logs_wrongly_does_not_stop_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    output = RunOutput()
+    with output.captured():
+        LOG.warning("%d rows", "many")
+    assert "WARNING users.own: %d rows (TypeError:" in output.text()

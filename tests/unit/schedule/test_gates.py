@@ -85,3 +85,12 @@ def test_an_upstream_may_be_too_old() -> None:
     assert asked(MemorySlots(), old).verdict == "go"
     assert asked(MemorySlots(), old, fresh).verdict == "skip"
     assert asked(MemorySlots(), {**old, "orders": NOON - HOUR}, fresh).verdict == "go"
+
+
+def test_a_slot_that_succeeded_counts_also_where_its_run_is_not_in_the_run_log() -> None:
+    store = MemorySlots()
+    ended(store, "orders", NOON)
+    ended(store, "items", NOON)
+    assert asked(store, {}).verdict == "go"
+    strict = replace(SPEC, upstream_freshness_seconds=60.0)
+    assert asked(store, {}, strict).reason == "orders has never succeeded"

@@ -42,11 +42,6 @@ def signature(error_type: str | None, message: str | None) -> str:
     return _VARYING.sub("#", f"{error_type or ''}: {first}")[:300]
 
 
-def is_well(record: RunRecord) -> bool:
-    """It loaded, or there was nothing new. One that found its pipeline locked says nothing."""
-    return record.status == "succeeded" or (record.status == "skipped" and record.error_type is None)
-
-
 def open_alerts(run_log: RunLog, record: RunRecord, to: str, *, past_well: bool = False) -> list[Sent]:
     """The alerts to this receiver since the pipeline was last well, the newest first, each once.
 
@@ -69,7 +64,7 @@ def _unresolved(
     for run in runs:
         if run.started_at > record.started_at:
             continue  # runs go on while this one is told of
-        if is_well(run) and run.run_id != record.run_id:
+        if run.ended_well and run.run_id != record.run_id:
             ended = True
             if not past_well:
                 break

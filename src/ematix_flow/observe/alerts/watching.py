@@ -8,7 +8,7 @@ from ematix_flow.errors import FlowError
 from ematix_flow.observe.alerts.addresses import Address
 from ematix_flow.observe.alerts.alerter import send_in_time
 from ematix_flow.observe.alerts.event import FRESHNESS, AlertEvent, AlertKind
-from ematix_flow.observe.alerts.history import Sent, is_well, note, open_alerts, signature
+from ematix_flow.observe.alerts.history import Sent, note, open_alerts, signature
 from ematix_flow.observe.observer import Ending, Observer
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import RunLog
@@ -28,7 +28,7 @@ class AlertObserver(Observer):
     def run_finished(self, record: RunRecord, ending: Ending) -> None:
         if record.status in ("failed", "interrupted"):
             self._failed(record, ending)
-        elif is_well(record):
+        elif record.ended_well:
             self.run_is_well(record)
 
     def run_is_well(self, record: RunRecord) -> None:
