@@ -60,6 +60,8 @@ def mask(text: str) -> str:
     """The text with URL passwords, ``password=…`` pairs and remembered values replaced."""
     for value in sorted(_known, key=len, reverse=True):
         text = text.replace(value, MASK)
+    if ":" not in text and "=" not in text:
+        return text  # a password stands behind one of them
     text = _URL_PASSWORD.sub(lambda m: f"{m['head']}{MASK}@", text)
     text = _QUOTED_PASSWORD.sub(
         lambda m: m[0] if m["pw"].startswith("${") else f"{m['head']}{m['q']}{MASK}{m['q']}", text

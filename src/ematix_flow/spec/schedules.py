@@ -8,6 +8,7 @@ that pass: none fires in an hour that is not there, and both hours of the same n
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import heapq
 import zoneinfo
 from collections.abc import Iterator
@@ -65,7 +66,7 @@ class Schedule:
 
     def next(self, after: dt.datetime) -> dt.datetime | None:
         """The first fire later than ``after``; None when there is none in thirty years."""
-        return next(self.fires(after, after + _FAR), None)
+        return _next(self, after)
 
     def last(self, until: dt.datetime, since: dt.datetime) -> dt.datetime | None:
         """The newest fire in (since, until]; it does not matter how many there were."""
@@ -134,3 +135,9 @@ class Schedule:
                 ahead = (local + _HALF_A_DAY).date()
                 waits = ahead.month not in cron.months or not cron.match_day(ahead)
                 block += _HALF_A_DAY if waits else _BLOCK
+
+
+@functools.lru_cache(maxsize=4096)
+def _next(schedule: Schedule, after: dt.datetime) -> dt.datetime | None:
+    """Many pipelines fire at the same times, and all are asked at the same moment."""
+    return next(schedule.fires(after, after + _FAR), None)

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.state.records import utc_now
+from ematix_flow.state.records import LONGEST_OUTPUT, utc_now
 from ematix_flow.state.sql_types import ExactText, UtcMoment
 
 Upgrade = Callable[["Upgrading"], None]
@@ -70,7 +69,7 @@ outputs = sa.Table(
     "run_log_output",
     metadata,
     sa.Column("run_id", sa.String(64), primary_key=True),
-    sa.Column("text", sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb"), nullable=False),
+    sa.Column("text", sa.Text().with_variant(sa.Text(LONGEST_OUTPUT), "mysql", "mariadb"), nullable=False),
 )
 
 _ONE_AT_A_TIME = "ematix_flow run_log"

@@ -6,7 +6,6 @@ import datetime as dt
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
 
 from ematix_flow.state.records import aware_utc
 
@@ -14,8 +13,15 @@ from ematix_flow.state.records import aware_utc
 class UtcMoment(sa.types.TypeDecorator[dt.datetime]):
     """An aware UTC datetime to the microsecond, also where the database knows no time zones."""
 
-    impl = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+    impl = sa.DateTime(timezone=True)
     cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
+        if dialect.name in ("mysql", "mariadb"):
+            from sqlalchemy.dialects import mysql  # only where it is used: its import takes a while
+
+            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
+        return dialect.type_descriptor(sa.DateTime(timezone=True))
 
     def process_bind_param(self, value: dt.datetime | None, dialect: sa.Dialect) -> dt.datetime | None:
         if value is None:
@@ -42,7 +48,7 @@ class ExactText(sa.types.TypeDecorator[str]):
 
     def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
         if dialect.name in ("mysql", "mariadb"):
-            return dialect.type_descriptor(mysql.VARBINARY(4 * self.length))
+            return dialect.type_descriptor(sa.VARBINARY(4 * self.length))
         return dialect.type_descriptor(sa.String(self.length))
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> object:

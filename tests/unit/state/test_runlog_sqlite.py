@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from ematix_flow.errors import ConfigError
+from ematix_flow.errors import ConfigError, UsageError
 from ematix_flow.state import runlog
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import NullRunLog, open_run_log
+from ematix_flow.state.runlog_queries import newest_of
 from ematix_flow.state.runlog_tables import UPGRADES, Upgrading, migrate, stored_version
 
 # the processes part after the imports, so that they begin at the same moment
@@ -231,3 +232,35 @@ def test_a_page_of_a_long_log_is_read_from_an_index(tmp_path: Path) -> None:
             steps = " ".join(row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {query}"))
             assert "USING INDEX" in steps
             assert "TEMP B-TREE" not in steps
+
+
+def test_the_newest_of_many_pipelines_are_read_from_indices(tmp_path: Path) -> None:
+    log = open_run_log(str(tmp_path / "log.db"), env={})
+    query = newest_of(["a", "b"], 20).compile(dialect=log._engine.dialect)  # type: ignore[attr-defined]
+    given = [query.params[name] for name in query.positiontup or ()]
+    with direct(tmp_path / "log.db") as file:
+        shown = [value.isoformat(" ") if hasattr(value, "isoformat") else value for value in given]
+        steps = [row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {query}", shown)]
+    read = [step for step in steps if "run_log" in step or "inner_run" in step or "good" in step]
+    assert len(read) >= 3 and all("USING" in step and "INDEX run_log_by_" in step for step in read)
+
+
+def test_a_run_is_found_by_the_beginning_of_its_id_from_an_index(tmp_path: Path) -> None:
+    log = open_run_log(str(tmp_path / "log.db"), env={})
+    for run_id in ("ab", "abc", "ab~", "abé", "ac", "aB"):
+        log.start(a_run(run_id))
+    asked: list[str] = []
+    sa.event.listen(log._reader, "before_cursor_execute", lambda *told: asked.append(told[2]))  # type: ignore[attr-defined]
+    assert log.get("abé").run_id == "abé"
+    assert log.get("aB").run_id == "aB"
+    assert log.get("ac").run_id == "ac"
+    with pytest.raises(UsageError, match="several runs begin with 'a'"):
+        log.get("a")
+    with direct(tmp_path / "log.db") as file:
+        plans = [
+            row[3]
+            for statement in asked
+            if "LIKE" in statement
+            for row in file.execute(f"EXPLAIN QUERY PLAN {statement}", ["a"] * statement.count("?"))
+        ]
+    assert plans and all("run_log USING INDEX" in plan and "run_id>?" in plan for plan in plans)
