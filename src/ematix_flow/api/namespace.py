@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
 from ematix_flow.api.connection import connection
 from ematix_flow.api.options import TransformRef
 from ematix_flow.api.pipeline import pipeline
@@ -9,6 +14,31 @@ from ematix_flow.api.streaming import streaming_pipeline
 from ematix_flow.api.tables import table
 from ematix_flow.api.target import Target
 from ematix_flow.api.workflow import transform, workflow
+from ematix_flow.errors import DeclarationError, did_you_mean
+from ematix_flow.spec.location import caller_location
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _checked(declare: Callable[P, R]) -> Callable[P, R]:
+    """The same; an option that it does not have is an error with the place, and with what was meant."""
+    signature = inspect.signature(declare)
+
+    @functools.wraps(declare)
+    def called(*args: P.args, **options: P.kwargs) -> R:
+        try:
+            signature.bind(*args, **options)
+        except TypeError as error:
+            unknown = [name for name in options if name not in signature.parameters]
+            what = f"ematix.{declare.__name__}: {error}"
+            if unknown:
+                guess = did_you_mean(unknown[0], signature.parameters)
+                what = f"ematix.{declare.__name__} has no option {unknown[0]!r}.{guess}"
+            raise DeclarationError(what, where=caller_location()) from None
+        return declare(*args, **options)
+
+    return called
 
 
 class Ematix:
@@ -16,12 +46,12 @@ class Ematix:
 
     connection = staticmethod(connection)
     table = staticmethod(table)
-    pipeline = staticmethod(pipeline)
+    pipeline = staticmethod(_checked(pipeline))
     job = pipeline
-    streaming_pipeline = staticmethod(streaming_pipeline)
+    streaming_pipeline = staticmethod(_checked(streaming_pipeline))
     target = staticmethod(Target)
-    workflow = staticmethod(workflow)
-    transform = staticmethod(transform)
+    workflow = staticmethod(_checked(workflow))
+    transform = staticmethod(_checked(transform))
     transform_ref = staticmethod(TransformRef)
 
     def __repr__(self) -> str:

@@ -94,12 +94,18 @@ def check_schedule(schedule: str | None, timezone: str | None, where: SourceLoca
         try:
             zoneinfo.ZoneInfo(timezone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError) as error:
-            known = did_you_mean(timezone, zoneinfo.available_timezones())
-            raise DeclarationError(f"timezone={timezone!r} is not known.{known}", where=where) from error
+            places = [name for name in zoneinfo.available_timezones() if "/" in name]  # "EST" is no place
+            raise DeclarationError(
+                f"timezone={timezone!r} is not known.{did_you_mean(timezone, places)}",
+                where=where,
+                next_step="give a name of the IANA database, as Europe/Berlin",
+            ) from error
     if schedule is not None:
+        if not isinstance(schedule, str):
+            raise DeclarationError(f"schedule= takes a cron line, not {schedule!r}", where=where)
         try:
             Schedule(schedule, timezone or "UTC").check()
-        except (BadSchedule, AttributeError) as error:
+        except BadSchedule as error:
             raise DeclarationError(
                 f"schedule={schedule!r} is not a cron expression: {error}",
                 where=where,

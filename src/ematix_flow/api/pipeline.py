@@ -266,6 +266,11 @@ def pipeline(
     options.one_of("guarantee", guarantee, GUARANTEES, where)
     options.check_schedule(schedule, timezone, where)
     options.one_of("catchup", catchup, get_args(Catchup), where)
+    if upstream_freshness_secs is not None and not depends_on:
+        raise DeclarationError(
+            "upstream_freshness_secs= says how old the success of a depends_on= may be, and there is none",
+            where=where,
+        )
     source = _source(
         source_connection,
         source_table,

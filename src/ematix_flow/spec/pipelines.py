@@ -65,6 +65,10 @@ class RetryPolicy:
     @classmethod
     def from_mapping(cls, value: Mapping[str, Any], where: SourceLocation | None = None) -> RetryPolicy:
         """Both spellings: ``backoff_seconds``/``backoff_factor`` and ``backoff``/``base_secs``."""
+        if not isinstance(value, Mapping):
+            raise DeclarationError(
+                f"retry= takes options, not {value!r}", where=where, next_step='retry={"max_attempts": 3}'
+            )
         fields: dict[str, Any] = {}
         for key, given in value.items():
             if key not in cls._KEYS:

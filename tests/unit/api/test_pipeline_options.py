@@ -262,3 +262,25 @@ def test_transforms_and_workflows_survive_json() -> None:
 def test_a_wrong_workflow_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(DeclarationError, match=words):
         ematix.workflow("nightly", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"shedule": "@daily"}, "ematix.pipeline has no option 'shedule'. Did you mean 'schedule'?"),
+        ({"retry": 3}, "retry= takes options, not 3"),
+        ({"schedule": 5}, "schedule= takes a cron line, not 5"),
+        ({"schedule": "@daily", "timezone": "CEST"}, "timezone='CEST' is not known"),
+        ({"upstream_freshness_secs": 60}, "upstream_freshness_secs= says how old"),
+    ],
+)
+def test_a_slip_is_refused_with_its_place(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(DeclarationError) as refused:
+        declare(**options)
+    assert refused.value.what.startswith(said) and "'EST'" not in refused.value.what
+    assert refused.value.where is not None and refused.value.where.file == __file__
+
+
+def test_a_workflow_without_jobs_is_refused_with_its_place() -> None:
+    with pytest.raises(DeclarationError, match="ematix.workflow: missing a required argument: 'jobs'"):
+        ematix.workflow("nightly")  # type: ignore[call-arg]
