@@ -117,7 +117,7 @@ class Registry:
         if name not in self.streams:
             raise UnknownName(
                 f"no streaming pipeline is named {name!r}.{did_you_mean(name, self.streams)}",
-                next_step="flow consume-list --module <module>  shows what the module declares",
+                next_step="flow consume-list  shows what the module declares",
             )
         return self.streams[name]
 
@@ -130,7 +130,7 @@ class Registry:
         if name not in self.pipelines:
             raise UnknownName(
                 f"no pipeline is named {name!r}.{did_you_mean(name, self.pipelines)}",
-                next_step="flow list --module <module>  shows what the module declares",
+                next_step="flow list  shows what the module declares",
             )
         return self.pipelines[name]
 

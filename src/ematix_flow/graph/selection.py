@@ -127,7 +127,7 @@ class Selector:
             what = "matches" if any(sign in value for sign in "*?[") else "is named"
             return UnknownName(
                 f"no pipeline {what} {value!r}.{hint}",
-                next_step="flow list --module <module>  shows what the module declares",
+                next_step="flow list  shows what the module declares",
             )
         known: set[str] = set(self._registry.workflows)
         if method != "workflow":
