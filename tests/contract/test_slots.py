@@ -120,6 +120,20 @@ def test_a_claim_that_is_not_kept_is_taken_over_and_fenced(store: SlotStore, clo
     assert not store.end(second, "succeeded")
 
 
+def test_of_two_runs_that_were_started_for_one_claim_one_begins(store: SlotStore, clock: Clock) -> None:
+    store.open([SLOT])
+    claim = claimed(store)
+    clock.pass_(60)  # it was late, and nobody had taken it over
+    assert store.begin(claim, 30)
+    assert not store.begin(claim, 30)
+    assert claimed(store, "b") is None  # it is held from its beginning on
+    clock.pass_(30)
+    second = claimed(store, "b")
+    assert second is not None
+    assert not store.begin(claim, 30)
+    assert store.begin(second, 30)
+
+
 def test_a_claim_that_is_kept_stays(store: SlotStore, clock: Clock) -> None:
     store.open([SLOT])
     claim = claimed(store, "a")
@@ -154,10 +168,14 @@ def test_only_a_holder_of_whom_nothing_was_heard_counts_as_dead(store: SlotStore
         claim = claimed(store)
         assert claim is not None and (claim.failures, claim.deaths) == (0, 0)
         store.wait(claim, 0, "another run has the lock", failed=False)
+    for _ in range(5):  # handed to a run that did not begin in time
+        assert claimed(store) is not None
+        clock.pass_(31)
     lost = claimed(store)
+    assert lost is not None and lost.deaths == 0 and store.begin(lost, 30)
     assert store.renew(lost, 0, "out of memory")  # whoever saw it die need not wait
     again = claimed(store, "b")
-    assert again is not None and (again.fence, again.failures, again.deaths) == (7, 0, 1)
+    assert again is not None and (again.fence, again.failures, again.deaths) == (12, 0, 1)
     found = store.get(SLOT)
     assert found is not None and (found.deaths, found.reason) == (1, "out of memory")
     store.end(again, "gave_up")
