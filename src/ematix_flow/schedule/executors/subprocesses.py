@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+from ematix_flow.errors import UsageError
 from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor, Sight
 
 _END_SECONDS = 30.0  # for a run that was asked to stop, to roll its load back
@@ -25,7 +26,12 @@ class SubprocessExecutor(Executor):
         self._freed = False
 
     def check(self, run_log: str) -> None:
-        """Its runs see what the scheduler sees."""
+        """Its runs see what the scheduler sees, but for its memory."""
+        if run_log.startswith("memory://"):
+            raise UsageError(
+                f"runs of subprocess:// are other processes, and cannot reach the run log {run_log}",
+                next_step="give a run log that they reach, as --run-log sqlite:///… or postgres://…",
+            )
 
     def room(self) -> int:
         self._reap()
