@@ -25,7 +25,8 @@ from ematix_flow import (
     ematix,
     register_connection,
 )
-from ematix_flow.errors import ConfigError, Interrupted, SourceFailed
+from ematix_flow.cli.commands.run_due import exit_code
+from ematix_flow.errors import ConfigError, Interrupted, LoadError, PipelineLocked, SourceFailed
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.schedule.clearing import clearable, reopen
 from ematix_flow.schedule.context import run_context
@@ -640,3 +641,11 @@ def test_a_slot_of_which_some_targets_failed_has_failed_and_is_tried_again(shop:
     (second,) = run_due()
     assert second.status == status_of(slot)[0] == "gave_up"
     assert execute(shop, "SELECT count(*) FROM shop__loose") == [(1,)]
+
+
+def test_the_code_of_run_due_is_that_of_its_errors_where_they_agree() -> None:
+    slot = Slot("orders", utc_now())
+    fine = SlotOutcome(slot, "succeeded")
+    locked = SlotOutcome(slot, "waiting", error=PipelineLocked("another run has it"))
+    failed = SlotOutcome(slot, "waiting", error=LoadError("no"))
+    assert [exit_code(each) for each in ([], [fine], [fine, locked], [locked, failed])] == [0, 0, 4, 1]

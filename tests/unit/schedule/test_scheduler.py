@@ -33,7 +33,7 @@ class Notes(Executor):
         self.refuses: Exception | None = None
         self.closed: list[str] = []
 
-    def check(self, run_log: str) -> None:
+    def check(self, run_log: str, engine: str | None = None) -> None:
         pass
 
     def room(self) -> int | None:

@@ -104,7 +104,7 @@ class Nowhere(Executor):
     def dispatch(self, job: Dispatch) -> None:
         raise CannotDispatch(f"the cluster does not take {job.claim.slot.pipeline}")
 
-    def check(self, run_log: str) -> None:
+    def check(self, run_log: str, engine: str | None = None) -> None:
         return
 
     def close(self, grace: float) -> None:

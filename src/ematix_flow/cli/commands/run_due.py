@@ -84,10 +84,10 @@ def run_due(
             dt.timedelta(seconds=interval), after=view.slot_finished, workers=workers
         )
     _show(outcomes, output)
-    return _exit_code(outcomes)
+    return exit_code(outcomes)
 
 
-def _exit_code(outcomes: list[SlotOutcome]) -> int:
+def exit_code(outcomes: list[SlotOutcome]) -> int:
     """The code that all errors have in common, as when every pipeline was locked; else 1 for any."""
     codes = {outcome.error.exit_code for outcome in outcomes if outcome.error is not None}
     return codes.pop() if len(codes) == 1 else int(bool(codes))
