@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -194,6 +194,26 @@ def test_what_was_given_up_is_reopened_by_hand_only(store: SlotStore) -> None:
     assert again is not None and again.failures == 0
     store.end(again, "succeeded")
     assert not store.reopen(SLOT)
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_a_slot_that_is_reopened_while_it_ends_is_still_listed(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    objects = open_objects(object_url(request, kind))
+    store, by_hand = ObjectSlots(objects), ObjectSlots(objects)
+    store.open([SLOT])
+    remove = objects.remove
+
+    def reopened_first(keys: Sequence[str]) -> None:
+        objects.remove = remove  # type: ignore[method-assign]
+        assert by_hand.reopen(SLOT)
+        remove(keys)
+
+    objects.remove = reopened_first  # type: ignore[method-assign]
+    assert store.end(claimed(store), "gave_up")
+    assert [record.slot for record in store.unended()] == [SLOT]
+    store.close()
 
 
 def test_a_lease_has_one_holder_until_it_expires(store: SlotStore, clock: Clock) -> None:
