@@ -83,6 +83,7 @@ _SLOT = {
     "fires_at": "{moment}",
     "not_before": "{moment}",
     "status": "'succeeded'",
+    "begun": "true",
 }
 _SQLITE = {
     "id": "printf('%08x-%d', (n * 2654435761) % 4294967296, n)",
@@ -157,13 +158,13 @@ def _filled(store: str, folder: Path, servers: Servers, runs: int) -> str:
     import sqlalchemy as sa
 
     from ematix_flow.backends.run_logs import open_run_log, open_slots, sql_tables
-    from ematix_flow.state.slots_sql import slots
+    from ematix_flow.state.slots_tables import slots
 
     url = f"sqlite://{folder}/run_log.db"
     if store == "postgres":
         url = servers.create("postgres", "run_log").location
     open_run_log(url, env={}, reading=True).close()
-    open_slots(url, env={})
+    open_slots(url, env={}).close()
     words = {key: text.format(runs=runs, pipelines=PIPELINES) for key, text in _words(store).items()}
     known = {**words, "pipelines": PIPELINES, "metrics": _METRICS}
     counts = {column.name: "0" for column in slots.c if isinstance(column.type, sa.BigInteger)}

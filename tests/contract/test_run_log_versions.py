@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from ematix_flow.backends.run_logs import open_run_log, sql_tables
+from ematix_flow.backends.run_logs import open_run_log, open_slots, sql_tables
 from ematix_flow.errors import ConfigError
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog_tables import UPGRADES
+from ematix_flow.state.slots import Slot
 from ematix_flow.state.sql_types import ExactText, UtcMoment
 
 NOON = dt.datetime(2026, 5, 17, 12, 0, 0, 123456, tzinfo=dt.timezone.utc)
@@ -130,8 +131,20 @@ def test_a_log_of_a_later_version_is_refused(old: str) -> None:
     engine = tables.engine.execution_options(schema_translate_map={None: tables.schema})
     with engine.connect().execution_options(writes=True) as connection, connection.begin():
         connection.execute(sa.update(version).values(version=99))
-    with pytest.raises(ConfigError, match=f"has version 99, and .* knows only up to {len(UPGRADES) + 1}"):
+    told = f"has version 99, and .* knows only up to {len(UPGRADES) + 1}"
+    with pytest.raises(ConfigError, match=told):
         open_run_log(old, env={}, reading=True)
+    with pytest.raises(ConfigError, match=told):
+        open_slots(old, env={})
+
+
+def test_a_log_of_the_first_version_gets_slots_whoever_opens_it_first(old: str) -> None:
+    with open_slots(old, env={}) as slots:
+        assert slots.open([Slot("orders", NOON)]) == 1
+    with open_run_log(f"{old}?create_tables=false", env={}, reading=True) as log:
+        assert log.get("old").status == "succeeded"
+    with open_slots(f"{old}?create_tables=false", env={}) as slots:
+        assert [record.slot.at for record in slots.unended()] == [NOON]
 
 
 def test_tables_are_not_changed_where_that_is_forbidden(old: str) -> None:

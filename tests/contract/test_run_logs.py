@@ -309,6 +309,8 @@ def test_objects_of_a_later_version_are_refused(request: pytest.FixtureRequest, 
     store.close()
     with pytest.raises(ConfigError, match="has version 99"):
         open_run_log(url, env={}, reading=True)
+    with pytest.raises(ConfigError, match="has version 99"):
+        open_slots(url, env={})
 
 
 @pytest.mark.parametrize("kind", OBJECTS)

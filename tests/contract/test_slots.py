@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -120,6 +120,20 @@ def test_a_claim_that_is_not_kept_is_taken_over_and_fenced(store: SlotStore, clo
     assert not store.end(second, "succeeded")
 
 
+def test_of_two_runs_that_were_started_for_one_claim_one_begins(store: SlotStore, clock: Clock) -> None:
+    store.open([SLOT])
+    claim = claimed(store)
+    clock.pass_(60)  # it was late, and nobody had taken it over
+    assert store.begin(claim, 30)
+    assert not store.begin(claim, 30)
+    assert claimed(store, "b") is None  # it is held from its beginning on
+    clock.pass_(30)
+    second = claimed(store, "b")
+    assert second is not None
+    assert not store.begin(claim, 30)
+    assert store.begin(second, 30)
+
+
 def test_a_claim_that_is_kept_stays(store: SlotStore, clock: Clock) -> None:
     store.open([SLOT])
     claim = claimed(store, "a")
@@ -154,10 +168,14 @@ def test_only_a_holder_of_whom_nothing_was_heard_counts_as_dead(store: SlotStore
         claim = claimed(store)
         assert claim is not None and (claim.failures, claim.deaths) == (0, 0)
         store.wait(claim, 0, "another run has the lock", failed=False)
+    for _ in range(5):  # handed to a run that did not begin in time
+        assert claimed(store) is not None
+        clock.pass_(31)
     lost = claimed(store)
+    assert lost is not None and lost.deaths == 0 and store.begin(lost, 30)
     assert store.renew(lost, 0, "out of memory")  # whoever saw it die need not wait
     again = claimed(store, "b")
-    assert again is not None and (again.fence, again.failures, again.deaths) == (7, 0, 1)
+    assert again is not None and (again.fence, again.failures, again.deaths) == (12, 0, 1)
     found = store.get(SLOT)
     assert found is not None and (found.deaths, found.reason) == (1, "out of memory")
     store.end(again, "gave_up")
@@ -176,6 +194,26 @@ def test_what_was_given_up_is_reopened_by_hand_only(store: SlotStore) -> None:
     assert again is not None and again.failures == 0
     store.end(again, "succeeded")
     assert not store.reopen(SLOT)
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_a_slot_that_is_reopened_while_it_ends_is_still_listed(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    objects = open_objects(object_url(request, kind))
+    store, by_hand = ObjectSlots(objects), ObjectSlots(objects)
+    store.open([SLOT])
+    remove = objects.remove
+
+    def reopened_first(keys: Sequence[str]) -> None:
+        objects.remove = remove  # type: ignore[method-assign]
+        assert by_hand.reopen(SLOT)
+        remove(keys)
+
+    objects.remove = reopened_first  # type: ignore[method-assign]
+    assert store.end(claimed(store), "gave_up")
+    assert [record.slot for record in store.unended()] == [SLOT]
+    store.close()
 
 
 def test_a_lease_has_one_holder_until_it_expires(store: SlotStore, clock: Clock) -> None:

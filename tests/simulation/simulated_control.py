@@ -167,9 +167,12 @@ class World:
         record = self.asked(self.store.get, claim.slot)
         yield 0.1
         if record is not None and (record.status, record.fence) == ("claimed", claim.fence):
+            self.asked(self.store.begin, claim, 5.0)
             self.noticed += self.asked(self.store.renew, claim, 5.0, "it died")
 
     def worker(self, claim: Claim) -> Process:
+        if not self.asked(self.store.begin, claim, LEASE):
+            return
         for _ in range(self.chance.randrange(4)):
             yield LEASE / 3
             if not self.asked(self.store.renew, claim, LEASE):

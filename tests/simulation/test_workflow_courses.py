@@ -62,6 +62,8 @@ class WorkflowWorld(World):
 
     def worker(self, claim: Claim) -> Process:
         yield self.chance.uniform(0.5, LEASE / 2)
+        if not self.asked(self.store.begin, claim, LEASE):
+            return
         fails = self.faults and self.chance.random() < 0.4
         slot = claim.slot
         if not fails:

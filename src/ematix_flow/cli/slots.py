@@ -42,11 +42,14 @@ def slot_runner(
     from ematix_flow.backends.run_logs import open_slots
     from ematix_flow.schedule.context import run_context
     from ematix_flow.schedule.run_due import Runner, new_holder
+    from ematix_flow.schedule.workflows import kept_under
 
-    store = open_slots(slots_url(run_log), env=os.environ)
-    with run_context(
-        run_log=run_log, engine=engine, listener=listener, trigger=trigger, observability=observability
-    ) as context:
+    with (
+        open_slots(slots_url(run_log), env=os.environ) as store,
+        run_context(
+            run_log=run_log, engine=engine, listener=listener, trigger=trigger, observability=observability
+        ) as context,
+    ):
         ran: set[str] = set()
 
         def context_of(slot: Slot) -> RunContext:
@@ -63,16 +66,17 @@ def slot_runner(
             observers=context.observers,
         )
         if context.keep is not None:
-            _forget(store, ran, store.now() - context.keep)
+            ended = [spec for spec in registry.workflows.values() if ran & set(spec.jobs)]
+            _forget(store, [*ran, *kept_under(ended)], store.now() - context.keep)
 
 
-def _forget(store: SlotStore, pipelines: Iterable[str], before: dt.datetime) -> None:
-    """Old slots of pipelines that just ran. What cannot be forgotten now is so another time."""
+def _forget(store: SlotStore, names: Iterable[str], before: dt.datetime) -> None:
+    """Old slots of what just ran. What cannot be forgotten now is so another time."""
     from ematix_flow.errors import FlowError
     from ematix_flow.state.runlog import warn_once
 
     try:
-        for pipeline in pipelines:
-            store.purge(before, pipeline)
+        for name in names:
+            store.purge(before, name)
     except FlowError as error:
         warn_once("slots", f"old slots could not be forgotten: {error.what}")

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ematix_flow.spec.streams import StreamSpec
     from ematix_flow.spec.workflows import WorkflowSpec
 
+LONGEST_NAME = 160  # with what is added to a workflow's, as much as a column of the slots holds
+
 
 @dataclass(frozen=True)
 class DeclaredConnection:
@@ -63,6 +65,16 @@ class DeclaredTransform:
     function: Callable[..., Any]
 
 
+def _refuse_long(kind: str, name: str, where: SourceLocation | None) -> None:
+    if len(name) > LONGEST_NAME:
+        raise DeclarationError(
+            f"the name of the {kind} {name[:40]!r}… has {len(name)} characters, "
+            f"and {LONGEST_NAME} are allowed",
+            where=where,
+            next_step="give it a shorter one with  name=",
+        )
+
+
 @dataclass
 class Registry:
     """One namespace of declarations."""
@@ -80,6 +92,7 @@ class Registry:
 
     def add_pipeline(self, declared: DeclaredPipeline) -> None:
         spec = declared.spec
+        _refuse_long("pipeline", spec.name, spec.where)
         before = self.pipelines.get(spec.name)
         self._refuse_duplicate("pipeline", spec.name, before.spec.where if before else None, spec.where)
         cycle = self._cycle_through(spec)
@@ -107,6 +120,7 @@ class Registry:
 
     def add_stream(self, declared: DeclaredStream) -> None:
         spec = declared.spec
+        _refuse_long("streaming pipeline", spec.name, spec.where)
         before = self.streams.get(spec.name)
         self._refuse_duplicate(
             "streaming pipeline", spec.name, before.spec.where if before else None, spec.where
@@ -122,6 +136,7 @@ class Registry:
         return self.streams[name]
 
     def add_workflow(self, spec: WorkflowSpec) -> None:
+        _refuse_long("workflow", spec.name, spec.where)
         before = self.workflows.get(spec.name)
         self._refuse_duplicate("workflow", spec.name, before.where if before else None, spec.where)
         self.workflows[spec.name] = spec

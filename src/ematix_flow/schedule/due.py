@@ -16,6 +16,8 @@ from ematix_flow.spec.schedules import Schedule
 from ematix_flow.state.slots import Slot, SlotRecord
 
 MISSED = "missed, and catchup does not ask for it"
+BEFORE = "fired before its schedule was first looked at"
+_EVER = dt.timedelta(days=366 * 8)  # 29 February comes at least so often
 MOST_AT_ONCE = 1_000  # slots of one pipeline that one look opens; the next look goes on
 
 
@@ -30,15 +32,24 @@ class Scheduled:
 
 @dataclass(frozen=True)
 class Due:
-    """What one look found: slots to run, and slots that are let be."""
+    """What one look found: slots to run, and slots that are let be.
+
+    ``before`` are the last fires of what has none yet: from them on none is lost, however late the next look.
+    """
 
     wanted: tuple[Slot, ...] = ()
     missed: tuple[Slot, ...] = ()
+    before: tuple[Slot, ...] = ()
 
 
 def is_missed(record: SlotRecord) -> bool:
     """Whether it was let be, rather than held back by what it depends on."""
-    return record.status == "skipped" and record.reason == MISSED
+    return record.status == "skipped" and record.reason in (MISSED, BEFORE)
+
+
+def is_before(record: SlotRecord) -> bool:
+    """Whether it only marks from when on fires count."""
+    return record.status == "skipped" and record.reason == BEFORE
 
 
 class Agenda:
@@ -53,6 +64,7 @@ class Agenda:
         """What has fired since the newest slot that is known of each."""
         wanted: list[Slot] = []
         missed: list[Slot] = []
+        before: list[Slot] = []
         for name, scheduled in self.scheduled.items():
             since = newest.get(name, now - self.interval)
             quiet = self._quiet.get(name)
@@ -61,10 +73,13 @@ class Agenda:
             found = due_slots(scheduled, since, now, self.interval)
             wanted += found.wanted
             missed += found.missed
-            if not found.wanted and not found.missed:
+            if name not in newest and not found.wanted:
+                last = scheduled.schedule.last(since, since - _EVER)
+                before += [] if last is None else [Slot(name, last)]
+            elif not found.wanted and not found.missed:
                 after = scheduled.schedule.next(now)
                 self._quiet[name] = (since, after or now + dt.timedelta(days=365))
-        return Due(tuple(wanted), tuple(missed))
+        return Due(tuple(wanted), tuple(missed), tuple(before))
 
 
 def due_slots(scheduled: Scheduled, since: dt.datetime, now: dt.datetime, interval: dt.timedelta) -> Due:

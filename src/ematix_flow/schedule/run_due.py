@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,9 +22,10 @@ from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.observe.observer import Observers
 from ematix_flow.schedule.due import Agenda, Scheduled
 from ematix_flow.schedule.endings import last_ends, last_success, record_skip
+from ematix_flow.schedule.executors.base import CannotDispatch
 from ematix_flow.schedule.gates import gate
 from ematix_flow.schedule.run import RunContext, run_pipeline
-from ematix_flow.schedule.slots import Ended, conclude, look, take
+from ematix_flow.schedule.slots import DEATHS, Ended, conclude, look, take
 from ematix_flow.schedule.team import Team, jar_groups_of, with_jars
 from ematix_flow.schedule.unstarted import RunsDied, record_unstarted
 from ematix_flow.schedule.workflows import Workflows
@@ -32,6 +34,7 @@ from ematix_flow.state.runlog import RunLog
 from ematix_flow.state.slots import Claim, Slot, SlotRecord, SlotStore
 
 LEASE_SECONDS = 300.0
+_AGAIN_SECONDS = (1.0, 4.0, 15.0)  # until a store that did not hear how a run ended is told again
 _log = logging.getLogger(__name__)
 
 Unended = Callable[[Sequence[str]], Sequence[SlotRecord]]
@@ -62,6 +65,7 @@ class Runner:
     chance: random.Random = field(default_factory=random.Random)
     observers: Observers = field(default_factory=Observers)
     only: frozenset[str] | None = None  # the pipelines that it runs, where that is not all
+    sleep: Callable[[float], None] = time.sleep
 
     @property
     def names(self) -> Collection[str]:
@@ -117,6 +121,16 @@ class Runner:
     ) -> Iterator[SlotOutcome]:
         """Each once, side by side where nothing stands between; how they end, as they do."""
         team: Team[SlotOutcome] = Team(workers)
+        try:
+            yield from self._run_each(team, due, before)
+        except FlowError as error:  # of the store: what is at work ends, and says so when it can
+            while team.busy and not isinstance(error, Interrupted):
+                yield team.ended()
+            raise
+
+    def _run_each(
+        self, team: Team[SlotOutcome], due: Sequence[SlotRecord], before: Callable[[Slot], None]
+    ) -> Iterator[SlotOutcome]:
         ready, waiting = list(due), dict[SlotRecord, SlotOutcome]()
         at_work: set[str] = set()
         while ready or team.busy:
@@ -172,12 +186,19 @@ class Runner:
         )
         if found.verdict == "wait":
             return SlotOutcome(slot, "waiting", found.reason)
-        claim = take(self.store, record, self.holder, self.lease_seconds, spec.retry)
+        errors: list[FlowError] = []
+
+        def tell(claim: Claim, ended: Ended) -> None:
+            died, made = RunsDied(ended.reason or ""), ended.attempts
+            context = self.context(slot)
+            errors.append(record_unstarted(spec, context, died, attempts=made, fence=claim.fence))
+
+        claim = take(self.store, record, self.holder, self.lease_seconds, spec.retry, tell)
         if isinstance(claim, Ended):
-            died = RunsDied(claim.reason or "")
-            error = record_unstarted(spec, self.context(slot), died, attempts=claim.attempts)
-            self.observers.slot_ended(spec.name, slot.at, "gave_up", claim.reason)
-            return SlotOutcome(slot, "gave_up", claim.reason, error=error)
+            return SlotOutcome(slot, "gave_up", claim.reason, error=errors[0])
+        in_vain = _in_vain(record)
+        if claim is not None and in_vain is not None:
+            record_unstarted(spec, self.context(slot), in_vain, attempts=0)
         if claim is not None and found.verdict == "skip":
             if self.store.end(claim, "skipped", found.reason):
                 record_skip(self.run_log, spec, found.reason or "", self.context(slot).trigger, slot.at)
@@ -186,19 +207,25 @@ class Runner:
         return claim
 
     def run_claimed(self, claim: Claim) -> SlotOutcome:
-        """Run a slot whose claim is held here, keep the claim meanwhile, and say how it ended."""
+        """Run a slot whose claim is held here, keep the claim meanwhile, and say how it ended.
+
+        ``lost``, and nothing is run, when another run has begun under the claim or has taken it over.
+        """
         declared = self.registry.pipeline(claim.slot.pipeline)
         slot, result = claim.slot, None
         error: FlowError | None = None
+        if not self._begun(claim):
+            return SlotOutcome(slot, "lost", "another run has it, or its claim could not be kept")
         with self._kept(claim):
             try:
                 with use_registry(self.registry):
                     # attempts are counted in the store, so that they outlive this process
                     context = replace(self.context(slot), attempt=claim.failures + 1, tried_elsewhere=True)
                     result = run_pipeline(declared, context)
-                ended = Ended(True, result.reason)
+                error = result.failure  # of some targets, where the others go on
+                ended = Ended(error is None, error.what if error else result.reason)
             except Interrupted:
-                self.store.wait(claim, 0.0, "interrupted", failed=False)
+                self._give_back(claim)
                 raise
             except PipelineLocked as locked:
                 error, ended = locked, Ended(False, locked.what, locked=True)
@@ -208,9 +235,40 @@ class Runner:
                 error = unexpected(failure)
                 error.__cause__ = failure
                 ended = Ended(False, error.what)
-        said = conclude(self.store, claim, ended, declared.spec.retry, self.chance)
+            said = self._concluded(claim, ended)
         status: Status = "lost" if said is None else said  # type: ignore[assignment]  # one of its words
         return SlotOutcome(slot, status, ended.reason, result, error)
+
+    def _begun(self, claim: Claim) -> bool:
+        """Whether this run has the claim. A store that does not answer is no reason to end the others."""
+        try:
+            return self.store.begin(claim, self.lease_seconds)
+        except FlowError as error:
+            _log.warning("%s of %s does not begin: %s", claim.slot.pipeline, claim.slot.at, error.what)
+            return False
+
+    def _give_back(self, claim: Claim) -> None:
+        """The slot of a run that was interrupted. When that fails its claim expires."""
+        try:
+            self.store.wait(claim, 0.0, "interrupted", failed=False)
+        except FlowError as error:
+            _log.warning("%s of %s was not given back: %s", claim.slot.pipeline, claim.slot.at, error.what)
+
+    def _concluded(self, claim: Claim, ended: Ended) -> str | None:
+        """What the slot was told; None if too late, or if the store does not hear it for a while."""
+        policy, slot = self.registry.pipeline(claim.slot.pipeline).spec.retry, claim.slot
+        for pause in (*_AGAIN_SECONDS, None):
+            try:
+                said = conclude(self.store, claim, ended, policy, self.chance)
+                known = self.store.get(slot) if said is None else None
+                # its answer may have been lost, the first time
+                return known.status if known is not None and known.fence == claim.fence else said
+            except FlowError as error:
+                if pause is None:
+                    _log.warning("how %s of %s ended was not heard: %s", slot.pipeline, slot.at, error.what)
+                    return None
+                self.sleep(pause)
+        return None
 
     @contextmanager
     def _kept(self, claim: Claim) -> Iterator[None]:
@@ -220,7 +278,7 @@ class Runner:
         def renew() -> None:
             while not over.wait(self.lease_seconds / 3):
                 try:
-                    if not self.store.renew(claim, self.lease_seconds):
+                    if not self.store.renew(claim, self.lease_seconds) and not over.is_set():
                         _log.warning("%s of %s was taken over by another", claim.slot.pipeline, claim.slot.at)
                         return
                 except FlowError as error:
@@ -233,6 +291,20 @@ class Runner:
         finally:
             over.set()
             thread.join()
+
+
+def _in_vain(record: SlotRecord) -> CannotDispatch | None:
+    """What is told of a slot whose runs are started again and again, and do not begin.
+
+    Once is none: a scheduler may have died before it started the run.
+    """
+    started = record.fence - record.failures - record.deaths
+    if record.status != "claimed" or record.begun or started < DEATHS:
+        return None
+    return CannotDispatch(
+        f"a run of {record.slot.pipeline!r} was started, and did not begin before its claim expired",
+        next_step="look at the executor: its own log, its quota, and whether its runs reach the run log",
+    )
 
 
 def new_holder() -> str:

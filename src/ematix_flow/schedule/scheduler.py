@@ -152,6 +152,9 @@ class Scheduler:
         try:
             self.executor.dispatch(job)
         except CannotDispatch as error:
+            if not self.runner.store.begin(claim, self.again_seconds):
+                _log.info("%s, and yet it has begun", error.what)  # an answer was lost, not the request
+                return True
             _log.error("%s", error.what)
             self._refused += 1
             spec = self.runner.registry.pipeline(claim.slot.pipeline).spec
@@ -168,6 +171,7 @@ class Scheduler:
         if record is None or record.status != "claimed" or record.fence != claim.fence:
             return
         pause = min(self.again_seconds * 2**record.deaths, self.runner.lease_seconds)
+        store.begin(claim, pause)  # one that ended before it had begun is dead as well
         if store.renew(claim, pause, ending.reason):
             _log.warning(
                 "the run of %s of %s died: %s. It is tried again in %g s",

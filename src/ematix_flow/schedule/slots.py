@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from ematix_flow.schedule.due import MISSED, MOST_AT_ONCE, Agenda
+from ematix_flow.schedule.due import BEFORE, MISSED, MOST_AT_ONCE, Agenda
 from ematix_flow.schedule.workflows import Workflows
 from ematix_flow.spec.pipelines import RetryPolicy
 from ematix_flow.state.slots import Claim, SlotRecord, SlotStore
@@ -42,30 +42,43 @@ def look(
     """Open what has fired, and list what may be claimed now, the oldest first: of ``names``, if given."""
     if workflows is not None:
         workflows.advance(store)
-    due = agenda.due(store.last_fires(list(agenda.scheduled)), store.now())
+    now = store.now()
+    due = agenda.due(store.last_fires(list(agenda.scheduled)), now)
+    if due.before:
+        store.open(due.before, "skipped", BEFORE)
     if due.missed:
         store.open(due.missed, "skipped", MISSED)
     if due.wanted:
         store.open(due.wanted)
     if workflows is not None:  # after the jobs' own fires, which look for what is newer than the newest
         many = Counter(slot.pipeline for slot in due.wanted)
-        workflows.open_jobs(store, [name for name, number in many.items() if number >= MOST_AT_ONCE])
+        workflows.open_jobs(store, now, [name for name, number in many.items() if number >= MOST_AT_ONCE])
     now = store.now()  # later than what was just opened
     found = store.unended(list(agenda.scheduled if names is None else names))
     return [record for record in found if record.is_due(now)]
 
 
 def take(
-    store: SlotStore, seen: SlotRecord, holder: str, seconds: float, policy: RetryPolicy
+    store: SlotStore,
+    seen: SlotRecord,
+    holder: str,
+    seconds: float,
+    policy: RetryPolicy,
+    tell: Callable[[Claim, Ended], None] = lambda claim, ended: None,
 ) -> Claim | Ended | None:
-    """Claim a slot; None when another was faster. One whose attempts die again and again is ended."""
+    """Claim a slot; None when another was faster. One whose attempts die again and again is ended.
+
+    That is told first: who dies in between tells it twice, and never not at all.
+    """
     claim = store.claim(seen, holder, seconds)
     if claim is None:
         return None
     if claim.deaths >= max(DEATHS, policy.max_attempts):
         last = f"; what was heard last: {seen.reason}" if seen.reason else ""
         reason = f"{claim.deaths} attempts ended without a word{last}"
-        return Ended(False, reason, attempts=claim.deaths) if store.end(claim, "gave_up", reason) else None
+        ended = Ended(False, reason, attempts=claim.deaths)
+        tell(claim, ended)
+        return ended if store.end(claim, "gave_up", reason) else None
     return claim
 
 

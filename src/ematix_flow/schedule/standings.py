@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ematix_flow.graph.registry import Registry
-from ematix_flow.schedule.due import is_missed
+from ematix_flow.schedule.due import is_before, is_missed
 from ematix_flow.schedule.endings import LOOKED_BACK, has_ended, last_ends
 from ematix_flow.schedule.workflows import Workflows, slot_name
 from ematix_flow.spec.pipelines import PipelineSpec
@@ -144,7 +144,8 @@ def workflow_standings(
     if not specs:
         return []
     workflows = Workflows(specs, lambda names: last_ends(run_log, names, registry))
-    newest = store.newest([slot_name(spec.name) for spec in specs])
+    found = store.newest([slot_name(spec.name) for spec in specs])
+    newest = {name: record for name, record in found.items() if not is_before(record)}
     firings, ends = workflows.firings(store), workflows.last_ends(store)
     return [
         WorkflowStanding(

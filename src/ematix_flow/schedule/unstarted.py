@@ -25,17 +25,18 @@ class RunsDied(LoadError):
 
 
 def record_unstarted(
-    spec: PipelineSpec, context: RunContext, error: FlowError, *, attempts: int
+    spec: PipelineSpec, context: RunContext, error: FlowError, *, attempts: int, fence: int = 0
 ) -> FlowError:
     """A failed run in the log and before the observers, once for a slot and a kind of error.
 
-    ``attempts`` are those that were made, when none is to follow.
+    ``attempts`` are those that were made, when none is to follow. ``fence`` is that of the claim, where each
+    is told: a slot that was reopened by hand may be given up again.
     """
     slot = context.slot
     error.at(spec.where)
     record = RunRecord(
         # not random: whoever else notices the same finds it there
-        run_id=str(uuid.uuid5(_NAMES, f"{spec.name}\n{slot}\n{type(error).__name__}")),
+        run_id=str(uuid.uuid5(_NAMES, f"{spec.name}\n{slot}\n{type(error).__name__}\n{fence}")),
         pipeline=spec.name,
         target=", ".join(target.label for target in spec.targets),
         mode=", ".join(dict.fromkeys(target.mode for target in spec.targets)),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ematix_flow.schedule.due import Scheduled, is_missed
@@ -85,10 +85,13 @@ class Workflows:
                 store.end(claim, *_outcome(over))
         self._fire(store)
 
-    def open_jobs(self, store: SlotStore, not_yet: Collection[str] = ()) -> None:
-        """The slots of jobs, at the moment of their workflow's. ``not_yet``: pipelines with older fires."""
+    def open_jobs(self, store: SlotStore, until: dt.datetime, not_yet: Collection[str] = ()) -> None:
+        """The slots of jobs, at the moment of their workflow's. ``not_yet``: pipelines with older fires.
+
+        Up to the moment until which the jobs' own fires are opened: a later slot would hide one of them.
+        """
         for spec, record in self._unended(store):
-            if set(spec.jobs) & set(not_yet):
+            if record.slot.at > until or set(spec.jobs) & set(not_yet):
                 continue
             wanted = job_slots(spec, record)
             known = store.many(wanted)
@@ -165,6 +168,13 @@ class Workflows:
 def slot_name(workflow: str) -> str:
     """What a workflow's slots are kept under: no pipeline's name."""
     return PREFIX + workflow
+
+
+def kept_under(specs: Iterable[WorkflowSpec]) -> Iterator[str]:
+    """All that the store keeps of workflows, by name: their slots and their firings."""
+    for spec in specs:
+        yield slot_name(spec.name)
+        yield slot_name(spec.name) + _FIRINGS
 
 
 def job_slots(spec: WorkflowSpec, record: SlotRecord) -> list[Slot]:

@@ -21,15 +21,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ematix_flow.errors import ConfigError
 from ematix_flow.state.records import aware_utc
 
+VERSION = 1  # of what run log and slots write
 AT_ONCE = 16  # requests of one question under way together
 _LAST_MICROSECOND = 10**17  # the year 5138
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _PLAIN = re.compile(r"[A-Za-z0-9_-]")
 _LONGEST_NAME = 200
 _CLOCK_SECONDS = 60.0
-_WRITE = "write"
+_WRITE, _VERSION_KEY = "write", "run_log_version"
 T = TypeVar("T")
 
 
@@ -136,6 +138,22 @@ class ObjectStore(ABC):
             return True
         found = self.read(key)
         return found is not None and found.value.get(_WRITE) == write
+
+
+def require_version(store: ObjectStore) -> None:
+    """ConfigError for what a later version of this package wrote: it is refused, not guessed at."""
+    found = store.read(_VERSION_KEY)
+    if found is None:
+        store.create(_VERSION_KEY, {"version": VERSION})
+        found = store.read(_VERSION_KEY)
+    version = VERSION if found is None else found.value["version"]
+    if version > VERSION:
+        raise ConfigError(
+            f"the run log {store.location} has version {version}, "
+            f"and this ematix-flow knows only up to {VERSION}",
+            state="the run log is unchanged",
+            next_step="upgrade ematix-flow-spark, or name another run log",
+        )
 
 
 # ---------------------------------------------------------------------- names

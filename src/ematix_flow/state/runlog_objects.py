@@ -24,13 +24,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ematix_flow.errors import ConfigError, FlowError, UsageError
-from ematix_flow.state.objects import AT_ONCE, ObjectStore, name_part, newest_first
+from ematix_flow.state.objects import AT_ONCE, ObjectStore, name_part, newest_first, require_version
 from ematix_flow.state.records import RunRecord, RunStatus, aware_utc, shown_output
 from ematix_flow.state.runlog import RunLog, no_such_run, until_success, warn_once
 
-VERSION = 1
 MOST_RUNNING = 100
-_VERSION_KEY = "run_log_version"
 _TRIES = 20
 _AWAY_SECONDS = 60.0  # a store that failed is not asked again so soon for what matters less than an end
 _LOOKED_THROUGH = 3_000  # names of the newest runs, for the newest of each pipeline
@@ -53,7 +51,7 @@ class ObjectRunLog(RunLog):
     def __init__(self, store: ObjectStore) -> None:
         self.location, self._store = store.location, store
         self._away_until = 0.0
-        self._require_version()
+        require_version(store)
 
     # ------------------------------------------------------------------ writing
 
@@ -309,20 +307,6 @@ class ObjectRunLog(RunLog):
         return (RunRecord.from_json(document.value) for document in found if document is not None)
 
     # ------------------------------------------------------------------ the store
-
-    def _require_version(self) -> None:
-        found = self._store.read(_VERSION_KEY)
-        if found is None:
-            self._store.create(_VERSION_KEY, {"version": VERSION})
-            found = self._store.read(_VERSION_KEY)
-        version = VERSION if found is None else found.value["version"]
-        if version > VERSION:
-            raise ConfigError(
-                f"the run log {self.location} has version {version}, "
-                f"and this ematix-flow knows only up to {VERSION}",
-                state="the run log is unchanged",
-                next_step="upgrade ematix-flow-spark, or name another run log",
-            )
 
     def _may_write(self) -> bool:
         """A store that hangs holds a run up once, not at every step."""

@@ -37,7 +37,14 @@ from ematix_flow.state.runlog_queries import (
     pipeline_after,
     portions,
 )
-from ematix_flow.state.runlog_tables import is_current, migrate, outputs, runs, stored_version
+from ematix_flow.state.runlog_tables import (
+    is_current,
+    migrate,
+    outputs,
+    runs,
+    stored_version,
+    tables_missing,
+)
 from ematix_flow.state.slots import SlotStore
 from ematix_flow.state.slots_memory import MemorySlots
 from ematix_flow.state.slots_sql import SqlSlots
@@ -308,13 +315,6 @@ def _read(connection: sa.Connection, query: sa.Select[Any]) -> tuple[RunRecord, 
     found = connection.execute(query)
     names = tuple(found.keys())
     return tuple(RunRecord.stored(dict(zip(names, row, strict=True))) for row in found)
-
-
-def tables_missing(location: str) -> ConfigError:
-    return ConfigError(
-        f"the run log {location} has no tables of this version, and create_tables=false forbids to make them",
-        next_step="open it once as a user who may, without create_tables=false",
-    )
 
 
 def _unavailable(location: str, error: SQLAlchemyError) -> ConfigError:

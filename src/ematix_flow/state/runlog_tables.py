@@ -1,4 +1,4 @@
-"""The run log's tables and the upgrades that bring an older log up to this version.
+"""The run log's tables and the upgrades that bring an older log, and the slots beside it, up to this version.
 
 Free of any particular database. A change of the tables here goes with a new upgrade at the end of
 `UPGRADES`; a new log is made as the tables say, without them.
@@ -13,6 +13,8 @@ import sqlalchemy as sa
 
 from ematix_flow.errors import ConfigError
 from ematix_flow.state.records import LONGEST_OUTPUT, utc_now
+from ematix_flow.state.slots_tables import leases, slots
+from ematix_flow.state.slots_tables import metadata as slots_metadata
 from ematix_flow.state.sql_types import ExactText, UtcMoment
 
 Upgrade = Callable[["Upgrading"], None]
@@ -145,8 +147,13 @@ def _add_circumstances(upgrading: Upgrading) -> None:
     upgrading.add_table(outputs)
 
 
+def _add_slots(upgrading: Upgrading) -> None:
+    for table in (slots, leases):
+        upgrading.add_table(table)
+
+
 # the first makes version 2 of version 1, the next version 3, …; a released one is never edited
-UPGRADES: Sequence[Upgrade] = (_add_batch, _add_overdue, _add_circumstances)
+UPGRADES: Sequence[Upgrade] = (_add_batch, _add_overdue, _add_circumstances, _add_slots)
 
 
 def stored_version(connection: sa.Connection, schema: str | None = None) -> int:
@@ -168,6 +175,13 @@ def is_current(found: int, location: str, upgrades: Sequence[Upgrade] = UPGRADES
     return found == newest
 
 
+def tables_missing(location: str) -> ConfigError:
+    return ConfigError(
+        f"the run log {location} has no tables of this version, and create_tables=false forbids to make them",
+        next_step="open it once as a user who may, without create_tables=false",
+    )
+
+
 def migrate(
     connection: sa.Connection,
     location: str,
@@ -185,6 +199,7 @@ def migrate(
             return
         if found == 0:
             metadata.create_all(connection)
+            slots_metadata.create_all(connection)
         else:
             for upgrade in upgrades[found - 1 :]:
                 upgrade(Upgrading(connection, schema))

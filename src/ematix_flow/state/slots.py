@@ -38,7 +38,8 @@ class SlotRecord:
     holder: str | None = None
     expires_at: dt.datetime | None = None  # of the claim
     reason: str | None = None
-    deaths: int = 0  # claims that were taken over from a holder of whom nothing was heard
+    deaths: int = 0  # claims that were taken over from a run that had begun and was not heard of again
+    begun: bool = False  # whether a run uses the claim; who made it may have handed it to one elsewhere
 
     def is_due(self, now: dt.datetime) -> bool:
         """Whether it may be claimed: it waits no longer, or its holder was not heard of in time."""
@@ -69,6 +70,16 @@ class Lease:
 
 class SlotStore(ABC):
     """Each call is one transaction. A call that fails may have happened or not: the next look tells."""
+
+    def close(self) -> None:
+        """Let go of the store. It can be opened again."""
+        return
+
+    def __enter__(self) -> SlotStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @abstractmethod
     def now(self) -> dt.datetime:
@@ -116,6 +127,14 @@ class SlotStore(ABC):
     @abstractmethod
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
         """Claim a slot that is due as it was ``seen``; None when it is not due or another was faster."""
+
+    @abstractmethod
+    def begin(self, claim: Claim, seconds: float) -> bool:
+        """A run begins, and holds the claim for so long from now. False when it is lost, or another has.
+
+        So of two that were started for one claim one runs. A claim that expires before its run begins is
+        no death.
+        """
 
     @abstractmethod
     def renew(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:

@@ -73,12 +73,22 @@ class MemorySlots(SlotStore):
                 known,
                 status="claimed",
                 fence=known.fence + 1,
-                deaths=known.deaths + (known.status == "claimed"),
+                deaths=known.deaths + (known.status == "claimed" and known.begun),
+                begun=False,
                 holder=holder,
                 expires_at=now + dt.timedelta(seconds=seconds),
             )
             self._slots[seen.slot] = claimed
             return Claim(seen.slot, holder, claimed.fence, claimed.failures, claimed.deaths)
+
+    def begin(self, claim: Claim, seconds: float) -> bool:
+        with self._lock:
+            known = self._held(claim)
+            if known is None or known.begun:
+                return False
+            until = self._clock() + dt.timedelta(seconds=seconds)
+            self._slots[claim.slot] = replace(known, begun=True, expires_at=until)
+            return True
 
     def renew(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
         with self._lock:

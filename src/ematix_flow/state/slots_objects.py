@@ -15,7 +15,15 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.state.objects import ObjectStore, moment_of, name_part, newest_first, oldest_first, turned
+from ematix_flow.state.objects import (
+    ObjectStore,
+    moment_of,
+    name_part,
+    newest_first,
+    oldest_first,
+    require_version,
+    turned,
+)
 from ematix_flow.state.records import shown_text
 from ematix_flow.state.slots import ENDED, Claim, Lease, Slot, SlotRecord, SlotStatus, SlotStore
 from ematix_flow.state.slots_memory import MemorySlots
@@ -32,6 +40,10 @@ class ObjectSlots(SlotStore):
     def __init__(self, store: ObjectStore, clock: Callable[[], dt.datetime] | None = None) -> None:
         self.location, self._store = store.location, store
         self._clock = clock or store.now
+        require_version(store)
+
+    def close(self) -> None:
+        self._store.close()
 
     # ------------------------------------------------------------------ questions
 
@@ -92,6 +104,9 @@ class ObjectSlots(SlotStore):
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
         return self._change(seen.slot, lambda slots: slots.claim(seen, holder, seconds))
 
+    def begin(self, claim: Claim, seconds: float) -> bool:
+        return bool(self._change(claim.slot, lambda slots: slots.begin(claim, seconds)))
+
     def renew(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
         why = None if reason is None else shown_text(reason)
         return bool(self._change(claim.slot, lambda slots: slots.renew(claim, seconds, why)))
@@ -101,6 +116,9 @@ class ObjectSlots(SlotStore):
         ended = bool(self._change(claim.slot, lambda slots: slots.end(claim, status, why)))
         if ended:
             self._store.remove([_unended(claim.slot)])
+            now = self.get(claim.slot)
+            if now is not None and now.status not in ENDED:  # reopened meanwhile, and its mark is gone
+                self._store.mark(_unended(claim.slot))
         return ended
 
     def wait(self, claim: Claim, seconds: float, reason: str | None = None, *, failed: bool = True) -> bool:

@@ -16,37 +16,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ematix_flow.errors import ConfigError
 from ematix_flow.state.records import shown_text, utc_now
-from ematix_flow.state.runlog_tables import alone, make_schema
+from ematix_flow.state.runlog_tables import is_current, migrate, stored_version, tables_missing
 from ematix_flow.state.slots import ENDED, UNENDED, Claim, Lease, Slot, SlotRecord, SlotStatus, SlotStore
+from ematix_flow.state.slots_tables import leases, slots
 from ematix_flow.state.sql_failures import own_words
-from ematix_flow.state.sql_types import ExactText, UtcMoment
-
-metadata = sa.MetaData()
-
-slots = sa.Table(
-    "flow_slots",
-    metadata,
-    sa.Column("pipeline", ExactText(180), primary_key=True),
-    sa.Column("fires_at", UtcMoment, primary_key=True),
-    sa.Column("status", sa.String(16), nullable=False),
-    sa.Column("fence", sa.BigInteger, nullable=False),
-    sa.Column("failures", sa.BigInteger, nullable=False),
-    sa.Column("deaths", sa.BigInteger, nullable=False),
-    sa.Column("not_before", UtcMoment, nullable=False),
-    sa.Column("holder", sa.String(255)),
-    sa.Column("expires_at", UtcMoment),
-    sa.Column("reason", sa.Text),
-    sa.Index("flow_slots_by_status", "status", "fires_at"),
-)
-
-leases = sa.Table(
-    "flow_leases",
-    metadata,
-    sa.Column("name", ExactText(180), primary_key=True),
-    sa.Column("holder", sa.String(255), nullable=False),
-    sa.Column("fence", sa.BigInteger, nullable=False),
-    sa.Column("expires_at", UtcMoment, nullable=False),
-)
 
 _AT_ONCE = 500
 _CLOCKS = {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT UTC_TIMESTAMP(6)"}
@@ -70,17 +43,16 @@ class SqlSlots(SlotStore):
         self._reader = (reader or engine).execution_options(schema_translate_map={None: schema})
         self._dialect = "mysql" if engine.dialect.name == "mariadb" else engine.dialect.name
         with self._asking() as connection:
-            there = sa.inspect(connection)
-            complete = all(there.has_table(table.name, schema) for table in metadata.tables.values())
-        if not complete and not create_tables:
-            raise ConfigError(
-                f"{location} has no tables for slots, and create_tables=false forbids to make them",
-                next_step="open it once as a user who may, without create_tables=false",
-            )
-        if not complete:
-            with self._changing() as connection, alone(connection):
-                make_schema(connection, schema)
-                metadata.create_all(connection)
+            current = is_current(stored_version(connection, schema), location)
+        if not current and not create_tables:
+            raise tables_missing(location)
+        if not current:
+            with self._changing() as connection:
+                migrate(connection, location, schema=schema)
+
+    def close(self) -> None:
+        self._engine.dispose()
+        self._reader.dispose()
 
     # ------------------------------------------------------------------ questions
 
@@ -159,6 +131,7 @@ class SqlSlots(SlotStore):
                         "fence": 0,
                         "failures": 0,
                         "deaths": 0,
+                        "begun": False,
                         "not_before": now,
                         "reason": reason,
                     }
@@ -181,11 +154,13 @@ class SqlSlots(SlotStore):
                 sa.and_(slots.c.status == "waiting", slots.c.not_before <= now),
                 sa.and_(slots.c.status == "claimed", slots.c.expires_at <= now),
             )
+            died = sa.and_(slots.c.status == "claimed", slots.c.begun)
             change = (
                 sa.update(slots)
                 .where(*_is(seen.slot), slots.c.fence == seen.fence, due)
-                .ordered_values(  # deaths first: MySQL would show it the new status
-                    (slots.c.deaths, slots.c.deaths + sa.case((slots.c.status == "claimed", 1), else_=0)),
+                .ordered_values(  # deaths first: MySQL would show it the new values
+                    (slots.c.deaths, slots.c.deaths + sa.case((died, 1), else_=0)),
+                    (slots.c.begun, False),
                     (slots.c.status, "claimed"),
                     (slots.c.fence, seen.fence + 1),
                     (slots.c.holder, holder),
@@ -198,6 +173,12 @@ class SqlSlots(SlotStore):
                 sa.select(slots.c.failures, slots.c.deaths).where(*_is(seen.slot))
             ).one()
         return Claim(seen.slot, holder, seen.fence + 1, int(known.failures), int(known.deaths))
+
+    def begin(self, claim: Claim, seconds: float) -> bool:
+        def begun(now: dt.datetime) -> dict[str, Any]:
+            return {"begun": True, "expires_at": now + dt.timedelta(seconds=seconds)}
+
+        return self._change(claim, begun, sa.not_(slots.c.begun))
 
     def renew(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
         told = {} if reason is None else {"reason": shown_text(reason)}
@@ -226,12 +207,14 @@ class SqlSlots(SlotStore):
             )
             return connection.execute(change).rowcount == 1
 
-    def _change(self, claim: Claim, values: Callable[[dt.datetime], dict[str, Any]]) -> bool:
+    def _change(
+        self, claim: Claim, values: Callable[[dt.datetime], dict[str, Any]], *also: sa.ColumnElement[bool]
+    ) -> bool:
         """While the claim is the newest. An expired one that nobody took over still counts."""
         with self._changing() as connection:
             change = (
                 sa.update(slots)
-                .where(*_is(claim.slot), slots.c.status == "claimed", slots.c.fence == claim.fence)
+                .where(*_is(claim.slot), slots.c.status == "claimed", slots.c.fence == claim.fence, *also)
                 .values(values(self._now(connection)))
             )
             return connection.execute(change).rowcount == 1
@@ -353,4 +336,5 @@ def _record(row: Any) -> SlotRecord:
         holder=row.holder,
         expires_at=row.expires_at,
         reason=row.reason,
+        begun=bool(row.begun),
     )

@@ -16,6 +16,8 @@ import pytest
 import yaml
 
 from ematix_flow.cli.main import command_names
+from ematix_flow.observe.observer import CLOSE_SECONDS
+from ematix_flow.schedule.executors.subprocesses import END_SECONDS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -165,7 +167,10 @@ def test_the_image_does_not_run_as_root_and_takes_no_data_along(shop):
 def test_a_unit_gives_runs_the_time_that_the_scheduler_does(shop):
     service = unit(shop, "flow.service")["Service"]
     grace = int(re.search(r"--grace (\d+)", service["ExecStart"])[1])
-    assert int(service["TimeoutStopSec"]) > grace
+    last = grace + END_SECONDS + CLOSE_SECONDS  # runs are asked to stop, and what is left is told
+    assert int(service["TimeoutStopSec"]) >= last + 10
+    pod = yaml.safe_load((shop / "deploy/scheduler.yaml").read_text())["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] >= last + 10
     assert service["KillMode"] == "mixed"
     for name in UNITS[:2]:
         assert unit(shop, name)["Service"]["WorkingDirectory"] == "/opt/shop"

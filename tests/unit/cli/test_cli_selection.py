@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from ematix_flow.backends.run_logs import open_slots
+from ematix_flow.cli.slots import slots_url
+from ematix_flow.schedule.workflows import Firing
+from ematix_flow.state.slots import Slot
 
 PIPELINES = """
 from pathlib import Path
@@ -84,6 +91,20 @@ def test_a_selector_that_chooses_nothing_is_a_usage_error(flow, command):
 def test_run_due_is_narrowed_down(flow):
     assert {run["pipeline"] for run in flow("run-due", "--select", "orders", "-o", "json").json} == {"orders"}
     assert flow("scheduler", "ordrs", "--max-iterations", "1").code == 2
+
+
+def test_old_rows_of_workflows_are_forgotten_with_those_of_their_jobs(flow, shop):
+    (shop / ".ematix-flow.toml").write_text('[run_log]\nkeep = "1d"\n')
+    now, first = dt.datetime.now(dt.timezone.utc), dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+    old = [Slot("workflow:minutely", now - dt.timedelta(days=days)) for days in (3, 4, 5)]
+    fired = [Slot("workflow:after:firings", first + dt.timedelta(seconds=number)) for number in (1, 2)]
+    with open_slots(slots_url(None), env=os.environ) as store:
+        store.open(old, "succeeded")
+        store.open(fired, "succeeded", Firing(1, now - dt.timedelta(days=3)).to_text())
+    assert flow("run-due").code == 0
+    with open_slots(slots_url(None), env=os.environ) as store:
+        assert store.many([*old, *fired]) == {}
+        assert store.newest(["workflow:after:firings"])  # the newest of all stays
 
 
 def test_plan_shows_the_order_of_a_run(flow):

@@ -33,6 +33,16 @@ def declare(name: str, *depends_on: str) -> None:
         return "SELECT 1 AS event_id"
 
 
+@pytest.mark.parametrize("kind", ["pipeline", "workflow"])
+def test_a_name_that_no_store_of_slots_could_hold_is_refused(kind: str) -> None:
+    def declare_it(name: str) -> None:
+        declare(name) if kind == "pipeline" else ematix.workflow(name, jobs=["a"], schedule="@daily")
+
+    declare_it("n" * 160)
+    with pytest.raises(DeclarationError, match=f"{kind} 'n+'… has 161 characters, and 160 are allowed"):
+        declare_it("n" * 161)
+
+
 def test_a_pipeline_is_found_by_its_name() -> None:
     declare("a")
     assert current_registry().pipeline("a").spec.name == "a"

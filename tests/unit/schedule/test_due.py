@@ -9,9 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ematix_flow.schedule.due import Agenda, Due, Scheduled, due_slots
+from ematix_flow.schedule.slots import look
+from ematix_flow.schedule.workflows import Workflows, slot_name
 from ematix_flow.spec.pipelines import Catchup
 from ematix_flow.spec.schedules import Schedule
+from ematix_flow.spec.workflows import Trigger, WorkflowSpec
 from ematix_flow.state.slots import Slot
+from ematix_flow.state.slots_memory import MemorySlots
 
 UTC = dt.timezone.utc
 MINUTE = dt.timedelta(minutes=1)
@@ -57,6 +61,42 @@ def test_a_fire_of_now_goes_before_those_that_were_missed(catchup: Catchup, miss
 def test_a_pipeline_that_never_fired_looks_back_one_interval() -> None:
     agenda = Agenda([hourly("all")], dt.timedelta(hours=2))
     assert hours(agenda.due({}, at(12, 30)).wanted) == [11, 12]
+
+
+@pytest.mark.parametrize(("catchup", "wanted"), [("none", []), ("last", [12]), ("all", [12])])
+def test_the_first_fire_of_a_new_pipeline_is_not_lost_when_the_next_look_is_late(
+    catchup: Catchup, wanted: list[int]
+) -> None:
+    daily = Scheduled("p", Schedule("0 12 * * *"), catchup)
+    store, noticed = MemorySlots(), at(11, 50)
+    look_at(store, Agenda([daily], MINUTE), noticed)
+    assert store.unended() == []
+    look_at(store, Agenda([daily], MINUTE), at(12, 5))
+    assert hours(tuple(record.slot for record in store.unended())) == wanted
+    (newest,) = store.newest(["p"]).values()
+    assert newest.slot.at == NOON
+
+
+def look_at(store: MemorySlots, agenda: Agenda, now: dt.datetime) -> None:
+    store._clock = lambda: now
+    look(store, agenda)
+
+
+def test_a_job_that_another_opens_later_does_not_hide_its_own_fire() -> None:
+    """Two who look at once: one before noon, and one that fires a workflow just after it."""
+    late = NOON + dt.timedelta(milliseconds=100)
+    times = iter([NOON - dt.timedelta(milliseconds=100)])
+    store = MemorySlots(lambda: next(times, late))
+    workflows = Workflows([WorkflowSpec("after", ("p",), Trigger("any", ("q",)))], lambda names: {})
+    agenda = Agenda([hourly()], MINUTE)
+    store.open([Slot("p", at(11))], "succeeded")
+    store.open([Slot(slot_name("after"), late)])
+    times = iter([NOON - dt.timedelta(milliseconds=100)] * 2)  # to advance, and to see what has fired
+    look(store, agenda, workflows)
+    assert [record.slot.pipeline for record in store.unended()] == [slot_name("after")]
+    look(store, agenda, workflows)
+    found = [(record.slot.pipeline, record.slot.at) for record in store.unended()]
+    assert found == [("p", NOON), ("p", late), (slot_name("after"), late)]
 
 
 @settings(max_examples=60, deadline=None)

@@ -14,8 +14,19 @@ from typing import Any
 
 import pytest
 
-from ematix_flow import AllOf, AnyOf, BigInt, Pipeline, SQLiteConnection, ematix, register_connection
-from ematix_flow.errors import Interrupted, SourceFailed
+from ematix_flow import (
+    AllOf,
+    AnyOf,
+    BigInt,
+    Pipeline,
+    SQLiteConnection,
+    Target,
+    Text,
+    ematix,
+    register_connection,
+)
+from ematix_flow.cli.commands.run_due import exit_code
+from ematix_flow.errors import ConfigError, Interrupted, LoadError, PipelineLocked, SourceFailed
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.schedule.clearing import clearable, reopen
 from ematix_flow.schedule.context import run_context
@@ -26,7 +37,7 @@ from ematix_flow.schedule.workflows import slot_name
 from ematix_flow.state.records import utc_now
 from ematix_flow.state.runlog import run_log_location
 from ematix_flow.state.runlog_sql import open_slots_file
-from ematix_flow.state.slots import Slot
+from ematix_flow.state.slots import Claim, Slot
 
 MINUTE = dt.timedelta(minutes=1)
 LOG = "sqlite://log.db"
@@ -450,3 +461,191 @@ def test_an_interrupt_of_one_stops_the_others_and_starts_no_more() -> None:
             "stops": "cancelled",
             "long": "cancelled",
         }
+
+
+# ------------------------------------------------------------------ a store that fails
+
+
+def claim_of(here: Runner, slot: Slot) -> Claim:
+    record = here.store.get(slot)
+    assert record is not None
+    claim = here.pick(record)
+    assert isinstance(claim, Claim)
+    return claim
+
+
+class Failing:
+    """A method of a store that fails so often, before or after it has done its work."""
+
+    def __init__(self, here: Runner, name: str, times: int, *, after: bool = False) -> None:
+        self.times, self.after, self.does = times, after, getattr(here.store, name)
+        setattr(here.store, name, self)
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        fails, self.times = self.times > 0, self.times - 1
+        if fails and not self.after:
+            raise ConfigError("the store is not there")
+        said = self.does(*given, **named)
+        if fails:
+            raise ConfigError("the answer was lost")
+        return said
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_end_that_the_store_does_not_hear_is_told_again(after: bool) -> None:
+    declare("orders")
+    slot = open_slot("orders", utc_now())
+    with runner() as opened:
+        here = replace(opened, sleep=lambda seconds: None)
+        claim = claim_of(here, slot)
+        Failing(here, "end", 2, after=after)
+        assert here.run_claimed(claim).status == "succeeded"
+    assert status_of(slot)[0] == "succeeded"
+
+
+def test_a_store_that_stays_away_loses_the_slot_and_leaves_the_others_at_work(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    over = threading.Event()
+
+    @ematix.pipeline(target=Numbers, target_connection="shop", name="long")
+    def long(conn: Any) -> str:
+        assert over.wait(60)
+        return "SELECT id FROM raw"
+
+    declare("orders")
+    at = utc_now()
+    slots = [open_slot(name, at) for name in ("long", "orders")]
+    current_registry().check()
+    with runner() as opened:
+        here = replace(opened, sleep=lambda seconds: None)
+        Failing(here, "end", 4)
+
+        def after(outcome: SlotOutcome) -> None:
+            over.set()
+
+        outcomes = here.run_due(MINUTE, after=after, workers=2)
+    assert names(outcomes) == [("orders", "lost"), ("long", "succeeded")]
+    assert "the store is not there" in caplog.text
+    assert [status_of(slot)[0] for slot in slots] == ["succeeded", "claimed"]
+
+
+def test_what_is_at_work_ends_when_the_store_fails_before_the_next() -> None:
+    over = threading.Event()
+
+    @ematix.pipeline(target=Numbers, target_connection="shop", name="a_long")
+    def long(conn: Any) -> str:
+        assert over.wait(60)
+        return "SELECT id FROM raw"
+
+    declare("orders")
+    at = utc_now()
+    slot = open_slot("a_long", at)
+    open_slot("orders", at)
+    with runner() as here:
+        claims = here.store.claim
+
+        def claim(*given: Any) -> Any:
+            if given[0].slot.pipeline == "orders":
+                over.set()
+                raise ConfigError("the store is not there")
+            return claims(*given)
+
+        here.store.claim = claim  # type: ignore[method-assign]
+        with pytest.raises(ConfigError, match="not there"):
+            here.run_due(MINUTE, workers=2)
+    assert status_of(slot)[0] == "succeeded"
+
+
+def test_an_interrupt_is_told_though_the_store_fails() -> None:
+    @ematix.pipeline(target=Numbers, target_connection="shop", name="stops")
+    def stops(conn: Any) -> str:
+        raise KeyboardInterrupt
+
+    slot = open_slot("stops", utc_now())
+    with runner() as here:
+        claim = claim_of(here, slot)
+        Failing(here, "wait", 1)
+        with pytest.raises(Interrupted):
+            here.run_claimed(claim)
+
+
+# ------------------------------------------------------------------ one claim, several runs
+
+
+def test_a_second_run_of_one_claim_does_nothing_and_leaves_the_first_alone(shop: Path) -> None:
+    """As when a cloud delivers a message twice, and the second comes while the first has the lock."""
+    seen: list[SlotOutcome] = []
+
+    @ematix.pipeline(target=Numbers, target_connection="shop", name="orders")
+    def orders(conn: Any) -> str:
+        if not seen:
+            with runner() as again:
+                seen.append(again.run_claimed(claim))
+        return "SELECT id FROM raw"
+
+    slot = open_slot("orders", utc_now())
+    with runner() as here:
+        claim = claim_of(here, slot)
+        assert here.run_claimed(claim).status == "succeeded"
+    assert names(seen) == [("orders", "lost")]
+    assert status_of(slot)[0] == "succeeded"
+
+
+def test_a_run_that_comes_late_is_held_from_its_beginning_on() -> None:
+    """Its claim had expired, and nobody had taken it over yet."""
+    taken: list[object] = []
+
+    @ematix.pipeline(target=Numbers, target_connection="shop", name="orders")
+    def orders(conn: Any) -> str:
+        with runner() as another:
+            record = another.store.get(slot)
+            assert record is not None
+            taken.append(another.store.claim(record, "another", 60))
+        return "SELECT id FROM raw"
+
+    slot = open_slot("orders", utc_now())
+    with runner() as here:
+        record = here.store.get(slot)
+        assert record is not None
+        claim = here.store.claim(record, "a scheduler", 0.0)
+        assert claim is not None
+        assert here.run_claimed(claim).status == "succeeded"
+    assert taken == [None]
+
+
+def test_a_slot_of_which_some_targets_failed_has_failed_and_is_tried_again(shop: Path) -> None:
+    @ematix.table(schema="shop")
+    class Strict:
+        id: BigInt
+        name: Text
+
+    @ematix.table(schema="shop")
+    class Loose:
+        id: BigInt
+        name: Text | None
+
+    @ematix.pipeline(
+        targets=[Target(connection="shop", table=Loose), Target(connection="shop", table=Strict)],
+        retry={"max_attempts": 2, "base_secs": 0},
+        continue_on_target_failure=True,
+        name="both",
+    )
+    def both(conn: Any) -> str:
+        return "SELECT id, NULL AS name FROM raw"
+
+    slot = open_slot("both", utc_now())
+    (first,) = run_due()
+    assert (first.status, first.error is not None) == ("waiting", True)
+    assert first.reason is not None and first.reason.startswith("1 of 2 targets failed: ")
+    (second,) = run_due()
+    assert second.status == status_of(slot)[0] == "gave_up"
+    assert execute(shop, "SELECT count(*) FROM shop__loose") == [(1,)]
+
+
+def test_the_code_of_run_due_is_that_of_its_errors_where_they_agree() -> None:
+    slot = Slot("orders", utc_now())
+    fine = SlotOutcome(slot, "succeeded")
+    locked = SlotOutcome(slot, "waiting", error=PipelineLocked("another run has it"))
+    failed = SlotOutcome(slot, "waiting", error=LoadError("no"))
+    assert [exit_code(each) for each in ([], [fine], [fine, locked], [locked, failed])] == [0, 0, 4, 1]

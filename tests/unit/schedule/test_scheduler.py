@@ -33,7 +33,7 @@ class Notes(Executor):
         self.refuses: Exception | None = None
         self.closed: list[str] = []
 
-    def check(self, run_log: str) -> None:
+    def check(self, run_log: str, engine: str | None = None) -> None:
         pass
 
     def room(self) -> int | None:
@@ -199,12 +199,38 @@ def test_what_cannot_be_started_waits_and_is_never_given_up_for_it(desk: Desk) -
     assert [claim.slot for claim in scheduler.tick()] == [slot]
 
 
+def test_a_run_that_began_though_the_answer_to_its_start_was_lost_keeps_its_claim(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.declare("orders")
+    desk.open("orders")
+
+    def delivered(job: Dispatch) -> None:
+        assert desk.store.begin(job.claim, 300)
+        desk.executor.jobs.append(job)
+        raise CannotDispatch("the read timed out")
+
+    monkeypatch.setattr(desk.executor, "dispatch", delivered)
+    [claim] = desk.scheduler().tick()
+    assert desk.store.end(claim, "succeeded")
+
+
+def test_a_run_that_comes_after_its_start_was_refused_does_not_begin(desk: Desk) -> None:
+    desk.declare("orders")
+    slot = desk.open("orders")
+    desk.executor.refuses = CannotDispatch("the read timed out")
+    assert desk.scheduler().tick() == []
+    assert not desk.store.begin(Claim(slot, "me", 1, 0), 300)
+
+
 def test_a_slot_that_is_reopened_by_hand_is_run(desk: Desk) -> None:
     slot, policy = desk.open("orders"), RetryPolicy()
     for _ in range(DEATHS + 1):
         seen = desk.store.get(slot)
         assert seen is not None
-        take(desk.store, seen, "me", 10, policy)
+        claim = take(desk.store, seen, "me", 10, policy)
+        if isinstance(claim, Claim):
+            assert desk.store.begin(claim, 10)
         desk.clock.pass_(10)
     seen = desk.store.get(slot)
     assert seen is not None and seen.status == "gave_up"

@@ -28,7 +28,7 @@ from ematix_flow.schedule.scheduler import Scheduler
 from ematix_flow.schedule.streams import _Run
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import RunLog
-from ematix_flow.state.slots import Slot, SlotRecord
+from ematix_flow.state.slots import Claim, Slot, SlotRecord
 from ematix_flow.state.slots_memory import MemorySlots
 
 NOON = dt.datetime(2026, 5, 17, 12, tzinfo=dt.timezone.utc)
@@ -104,7 +104,7 @@ class Nowhere(Executor):
     def dispatch(self, job: Dispatch) -> None:
         raise CannotDispatch(f"the cluster does not take {job.claim.slot.pipeline}")
 
-    def check(self, run_log: str) -> None:
+    def check(self, run_log: str, engine: str | None = None) -> None:
         return
 
     def close(self, grace: float) -> None:
@@ -127,16 +127,24 @@ def heard(runner: Runner) -> None:
     runner.context(Slot("orders", NOON)).observers.close(60)
 
 
+def die(runner: Runner, slot: Slot) -> Claim | SlotOutcome | None:
+    """Four times a run begins, and nothing is heard of it again."""
+    outcome: Claim | SlotOutcome | None = None
+    for _ in range(4):
+        record = runner.store.get(slot)
+        assert isinstance(record, SlotRecord)
+        outcome = replace(runner, lease_seconds=0.0).pick(record)
+        if isinstance(outcome, Claim):
+            assert runner.store.begin(outcome, 0.0)
+    return outcome
+
+
 def test_a_slot_whose_runs_die_one_after_the_other_is_told_and_recorded(
     runner: Runner, log: RunLog, hears: Hears
 ) -> None:
     slot = Slot("orders", NOON)
     runner.store.open([slot])
-    outcome: object = None
-    for _ in range(4):
-        record = runner.store.get(slot)
-        assert isinstance(record, SlotRecord)
-        outcome = replace(runner, lease_seconds=0.0).pick(record)  # a claim that nobody keeps
+    outcome = die(runner, slot)
     heard(runner)
     assert isinstance(outcome, SlotOutcome)
     assert (outcome.status, outcome.reason) == ("gave_up", "3 attempts ended without a word")
@@ -144,6 +152,50 @@ def test_a_slot_whose_runs_die_one_after_the_other_is_told_and_recorded(
     assert (event.kind, event.error_type, event.slot) == ("gave_up", "RunsDied", NOON)
     (recorded,) = log.list("orders")
     assert (recorded.status, recorded.slot) == ("failed", NOON)
+
+
+def test_a_slot_that_is_given_up_again_after_it_was_cleared_is_told_and_recorded_again(
+    runner: Runner, orders: Pipeline, log: RunLog, hears: Hears, tmp_path: Path
+) -> None:
+    slot = Slot("orders", NOON)
+    runner.store.open([slot])
+    die(runner, slot)
+    orders.sync(run_log=f"sqlite://{tmp_path}/log.db")
+    assert runner.store.reopen(slot)
+    die(runner, slot)
+    heard(runner)
+    assert hears.kinds == ["gave_up", "recovered", "gave_up"]
+    assert len(log.list("orders", "failed")) == 2
+
+
+def test_who_dies_while_it_gives_a_slot_up_has_told_it(
+    runner: Runner, log: RunLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    slot = Slot("orders", NOON)
+    runner.store.open([slot])
+    monkeypatch.setattr(runner.store, "end", killed)
+    with pytest.raises(KeyboardInterrupt):
+        die(runner, slot)
+    assert [run.error_type for run in log.list("orders")] == ["RunsDied"]
+
+
+def test_runs_that_are_started_and_never_begin_are_told_once_and_never_given_up(
+    runner: Runner, log: RunLog, hears: Hears
+) -> None:
+    slot = Slot("orders", NOON)
+    runner.store.open([slot])
+    for _ in range(10):
+        record = runner.store.get(slot)
+        assert record is not None
+        assert isinstance(replace(runner, lease_seconds=0.0).pick(record), Claim)
+    heard(runner)
+    (event,) = hears.events
+    assert (event.kind, event.error_type) == ("failed", "CannotDispatch")
+    assert "did not begin before its claim expired" in event.error_message
+    assert len(log.list("orders")) == 1
 
 
 def test_a_run_that_cannot_be_started_is_told_once_until_one_succeeds(

@@ -59,9 +59,9 @@ def clear(
     registry = load_project(module)
     chosen = chosen_pipelines(registry, names, everything=everything, select=select, exclude=exclude)
     start = None if since is None else parse_since(since, dt.datetime.now(dt.timezone.utc))
-    store = open_slots(slots_url(run_log), env=os.environ)
-    found = clearable(store, chosen, start)
-    cleared = found if dry_run else reopen(store, registry, found)
+    with open_slots(slots_url(run_log), env=os.environ) as store:
+        found = clearable(store, chosen, start)
+        cleared = found if dry_run else reopen(store, registry, found)
     if output == "json":
         write_json([_json(record, dry_run) for record in cleared])
         return

@@ -84,7 +84,13 @@ def run_due(
             dt.timedelta(seconds=interval), after=view.slot_finished, workers=workers
         )
     _show(outcomes, output)
-    return 1 if any(outcome.error is not None for outcome in outcomes) else 0
+    return exit_code(outcomes)
+
+
+def exit_code(outcomes: list[SlotOutcome]) -> int:
+    """The code that all errors have in common, as when every pipeline was locked; else 1 for any."""
+    codes = {outcome.error.exit_code for outcome in outcomes if outcome.error is not None}
+    return codes.pop() if len(codes) == 1 else int(bool(codes))
 
 
 def _show(outcomes: list[SlotOutcome], output: str) -> None:

@@ -137,7 +137,8 @@ def purge_runs(
         before = dt.datetime.now(dt.timezone.utc) - age
         purged = log.purge(before, keep=keep, pipeline=pipeline, most=most)
         place = log.location
-    slots = 0 if most is not None else open_slots(slots_url(run_log), env=os.environ).purge(before, pipeline)
+    with open_slots(slots_url(run_log), env=os.environ) as store:
+        slots = 0 if most is not None else store.purge(before, pipeline)
     if output == "json":
         write_json({"run_log": place, "runs": purged, "slots": slots})
         return

@@ -100,7 +100,7 @@ def scheduler(
     runs = executor_for(executor)
     watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     store_url = slots_url(run_log)
-    runs.check(store_url)
+    runs.check(store_url, engine)
     registry = load_project(module)
     only = narrowed(registry, names, select, exclude)
     with (

@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ematix_flow.errors import ConfigError, UsageError
+from ematix_flow.spec.redaction import mask
 from ematix_flow.state.slots import Claim
 
 RUN_LOG_VARIABLE = "EMATIX_FLOW_RUN_LOG_URL"
+ENGINE_VARIABLE = "EMATIX_FLOW_ENGINE"
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,14 @@ class Dispatch:
             f"--slot={claim.slot.at.isoformat()}",
             f"--claim={claim.fence}:{claim.holder}",
             f"--lease-seconds={self.lease_seconds:g}",
-            *([f"--engine={self.engine}"] if self.engine else []),
+            *([f"--engine={self.engine}"] if self.engine and not has_secret(self.engine) else []),
             "--",  # a pipeline may be named like an option
             claim.slot.pipeline,
         ]
 
     def variables(self) -> dict[str, str]:
-        told = {RUN_LOG_VARIABLE: self.run_log} if self.run_log else {}
-        return {**self.environment, **told}
+        told = {RUN_LOG_VARIABLE: self.run_log, ENGINE_VARIABLE: self.engine}
+        return {**self.environment, **{name: value for name, value in told.items() if value}}
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,8 @@ class Executor(ABC):
     """Open until it is closed. Used by one thread."""
 
     @abstractmethod
-    def check(self, run_log: str) -> None:
-        """UsageError when its runs could not reach the store at this URL."""
+    def check(self, run_log: str, engine: str | None = None) -> None:
+        """UsageError when its runs could not reach this store, or this engine but by a secret."""
 
     @abstractmethod
     def room(self) -> int | None:
@@ -99,6 +101,19 @@ class Executor(ABC):
     @abstractmethod
     def abandon(self) -> None:
         """No more runs, at once: those that are ours to end are asked to stop, and not waited for."""
+
+
+def has_secret(text: str) -> bool:
+    return mask(text) != text
+
+
+def require_open_engine(executor: str, engine: str | None, place: str) -> None:
+    """UsageError for an engine with a password or token, where others can read how a run is started."""
+    if engine is not None and has_secret(engine):
+        raise UsageError(
+            f"--engine holds a secret, and how {executor} starts a run is no place for it",
+            next_step=f"leave --engine out, and set {ENGINE_VARIABLE} {place}",
+        )
 
 
 def require_server(executor: str, run_log: str) -> None:

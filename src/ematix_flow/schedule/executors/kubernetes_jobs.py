@@ -21,6 +21,8 @@ from ematix_flow.schedule.executors.base import (
     Ending,
     Executor,
     Sight,
+    has_secret,
+    require_open_engine,
     require_server,
 )
 from ematix_flow.schedule.executors.kubernetes_manifests import (
@@ -32,7 +34,6 @@ from ematix_flow.schedule.executors.kubernetes_manifests import (
     why_it_ended,
     why_it_waits,
 )
-from ematix_flow.spec.redaction import mask
 from ematix_flow.state.slots import Claim
 
 Thing = Mapping[str, Any]  # as the cluster writes it
@@ -57,9 +58,10 @@ class KubernetesExecutor(Executor):
         self._waits_since: dict[str, float] = {}  # by the uid of one that has not begun
         self._unfinished = 0
 
-    def check(self, run_log: str) -> None:
+    def check(self, run_log: str, engine: str | None = None) -> None:
         require_server("k8s://", run_log)
-        if self.options.secret is None and mask(run_log) != run_log:
+        require_open_engine("k8s://", engine, "in the Secret that &env-from= names")
+        if self.options.secret is None and has_secret(run_log):
             raise UsageError(
                 "the run log's URL holds a password, and the text of a Job is no place for it",
                 next_step=f"kubectl create secret generic flow --namespace {self.options.namespace} "

@@ -9,7 +9,13 @@ import json
 from typing import Any
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Executor, require_server
+from ematix_flow.schedule.executors.base import (
+    CannotDispatch,
+    Dispatch,
+    Executor,
+    require_open_engine,
+    require_server,
+)
 
 
 class LambdaExecutor(Executor):
@@ -19,8 +25,9 @@ class LambdaExecutor(Executor):
         self.function, self.qualifier = function, qualifier
         self._client = _open_client(region)
 
-    def check(self, run_log: str) -> None:
+    def check(self, run_log: str, engine: str | None = None) -> None:
         require_server("lambda://", run_log)
+        require_open_engine("lambda://", engine, f"among the variables of {self.function!r}")
 
     def room(self) -> None:
         """The function's own limit counts; what it throttles Lambda keeps and tries again."""

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import time
 
+from ematix_flow.errors import UsageError
 from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor, Sight
 
-_END_SECONDS = 30.0  # for a run that was asked to stop, to roll its load back
+END_SECONDS = 30.0  # for a run that was asked to stop, to roll its load back
 _log = logging.getLogger(__name__)
 
 
@@ -24,8 +25,13 @@ class SubprocessExecutor(Executor):
         self._ended: list[Ending] = []
         self._freed = False
 
-    def check(self, run_log: str) -> None:
-        """Its runs see what the scheduler sees."""
+    def check(self, run_log: str, engine: str | None = None) -> None:
+        """Its runs see what the scheduler sees, but for its memory."""
+        if run_log.startswith("memory://"):
+            raise UsageError(
+                f"runs of subprocess:// are other processes, and cannot reach the run log {run_log}",
+                next_step="give a run log that they reach, as --run-log sqlite:///… or postgres://…",
+            )
 
     def room(self) -> int:
         self._reap()
@@ -64,7 +70,7 @@ class SubprocessExecutor(Executor):
         for _, job in self._running.values():
             _log.warning("%s is still at work, and is asked to stop", job.claim.slot.pipeline)
         self.abandon()
-        self._wait(_END_SECONDS)
+        self._wait(END_SECONDS)
         for process, _ in self._running.values():
             process.kill()
             process.wait()

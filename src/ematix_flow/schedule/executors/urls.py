@@ -15,10 +15,6 @@ EXAMPLES = {
     "lambda": "lambda://<function>",
 }
 _ALIASES = {"subprocess+python": "subprocess"}
-_POD_OPTIONS = (
-    *("image", "env-from", "service-account", "cpu", "memory"),
-    *("workers", "ttl", "start-timeout", "context"),
-)
 
 
 def executor_for(url: str) -> Executor:
