@@ -75,5 +75,6 @@ def _of_one(
     return GO
 
 
-def shown(moment: dt.datetime) -> str:
-    return f"{moment.astimezone(dt.timezone.utc):%Y-%m-%d %H:%M} UTC"
+def shown(moment: dt.datetime, *, seconds: bool = False) -> str:
+    form = "%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M"
+    return f"{moment.astimezone(dt.timezone.utc):{form}} UTC"

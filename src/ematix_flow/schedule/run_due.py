@@ -23,7 +23,7 @@ from ematix_flow.observe.observer import Observers
 from ematix_flow.schedule.due import Agenda, Scheduled
 from ematix_flow.schedule.endings import last_ends, last_success, record_skip
 from ematix_flow.schedule.executors.base import CannotDispatch
-from ematix_flow.schedule.gates import gate
+from ematix_flow.schedule.gates import gate, shown
 from ematix_flow.schedule.run import RunContext, run_pipeline
 from ematix_flow.schedule.slots import DEATHS, Ended, conclude, look, take
 from ematix_flow.schedule.team import Team, jar_groups_of, with_jars
@@ -133,12 +133,16 @@ class Runner:
     ) -> Iterator[SlotOutcome]:
         ready, waiting = list(due), dict[SlotRecord, SlotOutcome]()
         at_work: set[str] = set()
+        elsewhere = {held.slot.pipeline: held for held in self.held({record.slot.pipeline for record in due})}
         while ready or team.busy:
             while ready and team.room:
                 record = ready.pop(0)
                 name = record.slot.pipeline
                 if name in at_work:
                     waiting[record] = SlotOutcome(record.slot, "waiting", f"{name} is still running")
+                    continue
+                if name in elsewhere:  # one slot of a pipeline at a time, the oldest first
+                    waiting[record] = SlotOutcome(record.slot, "waiting", told_held(elsewhere[name]))
                     continue
                 found = self.pick(record)
                 if isinstance(found, Claim):
@@ -156,6 +160,11 @@ class Runner:
                 yield ended
                 ready += self._released(waiting, ended.slot.pipeline)
         yield from waiting.values()
+
+    def held(self, pipelines: Collection[str]) -> list[SlotRecord]:
+        """The slots of these that are claimed now, and whose runs may still be at work."""
+        now, found = self.store.now(), self.store.unended(list(pipelines))
+        return [record for record in found if record.status == "claimed" and not record.is_due(now)]
 
     def _released(self, waiting: dict[SlotRecord, SlotOutcome], ended: str) -> list[SlotRecord]:
         """What may have waited for this pipeline: it is looked at again."""
@@ -237,7 +246,10 @@ class Runner:
                 ended = Ended(False, error.what)
             said = self._concluded(claim, ended)
         status: Status = "lost" if said is None else said  # type: ignore[assignment]  # one of its words
-        return SlotOutcome(slot, status, ended.reason, result, error)
+        reason = ended.reason
+        if status == "waiting" and not ended.locked:
+            reason = f"attempt {claim.failures + 1} of {declared.spec.retry.max_attempts} failed: {reason}"
+        return SlotOutcome(slot, status, reason, result, error)
 
     def _begun(self, claim: Claim) -> bool:
         """Whether this run has the claim. A store that does not answer is no reason to end the others."""
@@ -305,6 +317,12 @@ def _in_vain(record: SlotRecord) -> CannotDispatch | None:
         f"a run of {record.slot.pipeline!r} was started, and did not begin before its claim expired",
         next_step="look at the executor: its own log, its quota, and whether its runs reach the run log",
     )
+
+
+def told_held(record: SlotRecord) -> str:
+    """Who has a slot, and until when that is believed without a word of it."""
+    until = "" if record.expires_at is None else f" until {shown(record.expires_at, seconds=True)}"
+    return f"its slot of {shown(record.slot.at)} is held by {record.holder}{until}"
 
 
 def new_holder() -> str:

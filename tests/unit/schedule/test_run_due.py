@@ -463,6 +463,31 @@ def test_an_interrupt_of_one_stops_the_others_and_starts_no_more() -> None:
         }
 
 
+# ------------------------------------------------------------------ one at a time
+
+
+def test_a_slot_waits_for_an_older_one_that_somebody_holds() -> None:
+    """As after a kill -9: nobody knows yet that its run is dead."""
+    declare("orders")
+    now = utc_now()
+    older, newer = open_slot("orders", now - 2 * MINUTE), open_slot("orders", now - MINUTE)
+    with runner() as here:
+        seen = here.store.get(older)
+        assert seen is not None and here.store.claim(seen, "vm/366", 300) is not None
+        assert [record.slot for record in here.held(["orders"])] == [older]
+    (waits,) = run_due()
+    assert (waits.slot, waits.status) == (newer, "waiting")
+    assert "is held by vm/366 until" in (waits.reason or "")
+    assert status_of(newer)[0] == "waiting"
+
+
+def test_an_attempt_that_failed_is_said_to_have() -> None:
+    declare("orders", sql="SELECT id FROM nowhere", retry={"max_attempts": 2, "base_secs": 60})
+    open_slot("orders", utc_now())
+    (outcome,) = run_due()
+    assert outcome.status == "waiting" and (outcome.reason or "").startswith("attempt 1 of 2 failed: ")
+
+
 # ------------------------------------------------------------------ a store that fails
 
 
@@ -637,7 +662,9 @@ def test_a_slot_of_which_some_targets_failed_has_failed_and_is_tried_again(shop:
     slot = open_slot("both", utc_now())
     (first,) = run_due()
     assert (first.status, first.error is not None) == ("waiting", True)
-    assert first.reason is not None and first.reason.startswith("1 of 2 targets failed: ")
+    assert first.reason is not None and first.reason.startswith(
+        "attempt 1 of 2 failed: 1 of 2 targets failed: "
+    )
     (second,) = run_due()
     assert second.status == status_of(slot)[0] == "gave_up"
     assert execute(shop, "SELECT count(*) FROM shop__loose") == [(1,)]

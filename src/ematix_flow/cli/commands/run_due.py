@@ -68,8 +68,12 @@ def run_due(
     Safe to call as often as you like, from several machines at once: a slot runs once.
     """
     from ematix_flow.cli.signals import interruptible
+    from ematix_flow.errors import UsageError
     from ematix_flow.observe.settings import Observability
+    from ematix_flow.schedule.run_due import told_held
 
+    if not 0 < interval < float("inf"):
+        raise UsageError(f"--interval takes a number of seconds above 0, not {interval:g}")
     watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     registry = load_project(module)
     only = narrowed(registry, names, select, exclude)
@@ -80,9 +84,11 @@ def run_due(
         interruptible(),
         slot_runner(registry, run_log, engine, view, lease_seconds, "schedule", watching) as runner,
     ):
-        outcomes = replace(runner, only=only).run_due(
-            dt.timedelta(seconds=interval), after=view.slot_finished, workers=workers
-        )
+        chosen = replace(runner, only=only)
+        outcomes = chosen.run_due(dt.timedelta(seconds=interval), after=view.slot_finished, workers=workers)
+        held = [] if outcomes else chosen.held(chosen.names)
+    for record in held:
+        say(f"{record.slot.pipeline}: {told_held(record)}")
     _show(outcomes, output)
     return exit_code(outcomes)
 
