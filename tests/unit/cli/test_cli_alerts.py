@@ -166,6 +166,19 @@ def test_a_column_says_how_fresh_the_target_is(shop: Path, flow: Flow) -> None:
     assert found["state"] == "healthy" and found["lag_seconds"] == pytest.approx(86_400, rel=0.01)
 
 
+def test_one_that_cannot_be_asked_keeps_no_other_from_being_checked(shop: Path, flow: Flow) -> None:
+    lake = PIPELINES.replace("target_connection=db", "target_connection=lake").replace("=None", '="sales"')
+    lake = lake.replace("import BigInt", "import BigInt, DeltaLocalConnection")
+    lake = lake.replace("\ndb = ", '\nlake = DeltaLocalConnection(name="lake", path="lake")\ndb = ')
+    (shop / "lake.py").write_text(lake, encoding="utf-8")
+    succeeded("orders", dt.timedelta(hours=1))
+    found = flow("freshness-check", "--module", "lake", "--output", "json")
+    states = {each["pipeline"]: (each["state"], each["reason"]) for each in found.json}
+    assert found.code == 1 and states["orders"] == ("healthy", None)
+    assert states["copy"][0] == "breached"
+    assert "cannot be asked for without Spark (leave out freshness_column=" in states["copy"][1]
+
+
 def test_staleness_is_told_once_and_so_is_its_end(
     shop: Path, flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
