@@ -77,6 +77,30 @@ def test_a_bad_url_is_an_error_before_anything_runs(shop: Path, flow: Flow) -> N
     assert flow("runs", "list", "--output", "json").json == []
 
 
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:9"}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+users: [{name: u, user: {token: none}}]
+current-context: c
+"""
+
+
+def test_a_scheduler_whose_runs_would_alert_nobody_does_not_start(
+    shop: Path, flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop / "kubeconfig").write_text(KUBECONFIG, encoding="utf-8")
+    monkeypatch.setenv("KUBECONFIG", str(shop / "kubeconfig"))
+    executor = ["--executor", "k8s://etl?image=flow:1", "--run-log", "postgres://flow@127.0.0.1:9/log"]
+    refused = flow("scheduler", *executor, "--alerter", "stdout://")
+    assert refused.code == 2 and "would alert nobody" in refused.err
+    assert "--from-literal=EMATIX_FLOW_ALERTERS=…" in refused.err and "&env-from=flow" in refused.err
+    (shop / ".ematix-flow.toml").write_text('[alerts]\nurls = ["stdout://"]\n', encoding="utf-8")
+    unreachable = flow("scheduler", *executor, "--max-iterations", "1")  # the image has that file, too
+    assert "would alert nobody" not in unreachable.err
+
+
 @pytest.mark.parametrize("behaviour", ["answers 500", "closes mid answer", "never ends", "hangs"])
 def test_a_server_that_misbehaves_does_not_change_what_becomes_of_a_run(
     behaviour: str, shop: Path, flow: Flow

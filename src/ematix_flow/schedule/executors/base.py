@@ -76,6 +76,9 @@ class Executor(ABC):
     def check(self, run_log: str) -> None:
         """UsageError when its runs could not reach the store at this URL."""
 
+    def check_alerts(self) -> None:
+        """UsageError when its runs cannot be told of the scheduler's alerters; a warning when they may not."""
+
     @abstractmethod
     def room(self) -> int | None:
         """How many more runs it takes now; None when it sets no limit."""
