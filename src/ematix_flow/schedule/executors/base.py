@@ -77,7 +77,8 @@ class Executor(ABC):
         """UsageError when its runs could not reach the store at this URL."""
 
     def check_alerts(self) -> None:
-        """UsageError when its runs cannot be told of the scheduler's alerters; a warning when they may not."""
+        """UsageError when its runs cannot learn of the scheduler's alerters; a warning when they may not."""
+        return None
 
     @abstractmethod
     def room(self) -> int | None:
