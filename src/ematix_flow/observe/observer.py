@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ematix_flow.plan.definition import Plan
     from ematix_flow.state.records import RunRecord
 
-CLOSE_SECONDS = 5.0  # how much later a process may end for what still waits to be told
+CLOSE_SECONDS = 4.5  # for what still waits: with its libraries to import, a process ends within 5 s more
 _WAITING = 10_000
 _log = logging.getLogger(__name__)
 

@@ -74,7 +74,9 @@ def test_one_that_hangs_keeps_neither_the_run_nor_the_others(caplog: pytest.LogC
     assert "takes too long" in caplog.text
 
 
-def test_however_many_hang_a_process_ends_five_seconds_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_however_many_hang_a_process_ends_less_than_five_seconds_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = 0.0
 
     class Hanging:
@@ -96,7 +98,7 @@ def test_however_many_hang_a_process_ends_five_seconds_later(monkeypatch: pytest
     everyone = Observers([Hears() for _ in range(10)])
     everyone.run_started(RECORD)
     everyone.close()
-    assert now == 5.0
+    assert 4.0 < now < 5.0  # one alert has four, and libraries must be read as well
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
