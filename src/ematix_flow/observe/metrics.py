@@ -129,6 +129,7 @@ class CountingObserver(Observer):
                 self._run_log, lambda: dt.datetime.fromtimestamp(self._clock(), dt.timezone.utc)
             )
             self._begin()
+            self.metrics.promise(tick.promised)
             self._follower = follower
         self._count_ended(self._follower)
 

@@ -44,6 +44,7 @@ class Tick:
     refused: int = 0  # runs that could not be started
     taken_over: int = 0  # slots whose run was not heard of any more
     attempts: Mapping[str, int] = field(default_factory=dict)  # of each scheduled pipeline, at most
+    promised: Mapping[str, float] = field(default_factory=dict)  # seconds, of those with a freshness_sla
 
 
 @dataclass(frozen=True)

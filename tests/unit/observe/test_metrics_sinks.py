@@ -233,7 +233,9 @@ def test_a_scheduler_knows_how_pipelines_stood_before_it(log: RunLog) -> None:
         log.start(run)
         log.finish(run.run_id, status)
     observer = CountingObserver("test", log)
-    observer.ticked(Tick(0.1, attempts={"stood": 1, "new": 1}))
+    observer.ticked(Tick(0.1, attempts={"stood": 1, "new": 1}, promised={"stood": 7200}))
+    assert observer.metrics.value("pipeline_freshness_sla_seconds", pipeline="stood") == 7200
+    assert observer.metrics.value("pipeline_freshness_sla_seconds", pipeline="new") is None
     assert observer.metrics.value("pipeline_gave_up", pipeline="stood") == 1
     assert observer.metrics.value("pipeline_last_success_timestamp_seconds", pipeline="stood") is not None
     assert observer.metrics.value("pipeline_runs_total", pipeline="stood", outcome="failure") == 0
