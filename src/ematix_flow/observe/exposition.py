@@ -115,5 +115,5 @@ def _families(metrics: Iterable[Metric]) -> Families:
 
 def _labels(given: Mapping[str, str]) -> Labels:
     """In order. Bounds of buckets as we write them: a gateway answers ``1`` where it was told ``1.0``."""
-    bound = {"le": floatToGoString(given["le"])} if "le" in given else {}
+    bound = {"le": floatToGoString(given["le"])} if "le" in given else {}  # type: ignore[no-untyped-call]
     return tuple(sorted({**given, **bound}.items()))
