@@ -49,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
     streams.add_argument("--singles", type=_positive, help="messages that come one by one; default: 50")
     cold = commands.add_parser("cold-start", help="time of a cold  flow run")
     ticks = commands.add_parser("scheduler-tick", help="time of one look of  flow scheduler")
+    ends = commands.add_parser("watched-end", help="how much later  flow run  ends when who watches hangs")
     log = commands.add_parser("run-log", help="commands about 1,000 pipelines with a million recorded runs")
     log.add_argument("--store", action="append", choices=STORES, help="only this; may be given again")
     log.add_argument("--rows", type=_positive, default=RUNS, help="recorded runs; default: %(default)s")
@@ -57,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
             "--contestant", action="append", choices=CONTESTANTS, help="only this; may be given again"
         )
         command.add_argument("--anew", action="store_true", help="do not go on where an earlier run stopped")
-    for command in (copy, changes, streams, cold, ticks, log):
+    for command in (copy, changes, streams, cold, ticks, ends, log):
         command.add_argument("--repeat", type=_positive, default=REPEAT, help="rounds; default: %(default)s")
         command.add_argument(
             "--limit",
@@ -87,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.command is None:
         everything = (
             *(["copy"], ["copy", "--table", "lineitem"], ["changes"], ["streams"]),
-            *(["cold-start"], ["scheduler-tick"], ["run-log"]),
+            *(["cold-start"], ["scheduler-tick"], ["watched-end"], ["run-log"]),
         )
         return max(_measure(console, parser().parse_args(one)) for one in everything)
     return _measure(console, given)
@@ -110,6 +111,11 @@ def _measure(console: Console, given: argparse.Namespace) -> int:
 
         say("One look of the scheduler")
         return _report(console, [run_scheduler_ticks(given.repeat, say)], full=True)
+    if given.command == "watched-end":
+        from benchmarks.watched_ends import run_watched_ends
+
+        say("The end of a run that is watched in vain")
+        return _report(console, [run_watched_ends(given.repeat, given.limit, seed, say)], full=True)
     if given.command == "run-log":
         from benchmarks.run_log import run_log_benchmark
 
@@ -178,6 +184,9 @@ def _list(console: Console) -> None:
         "cold-start: flow run of 1,000 rows, with and without the class-data archive", highlight=False
     )
     console.print("scheduler-tick: one look of flow scheduler at 1,000 pipelines", highlight=False)
+    console.print(
+        "watched-end: flow run with alerters, metrics and traces that nobody takes", highlight=False
+    )
     console.print(
         f"run-log: flow list, status and runs, {RUNS:,} runs recorded in {' or '.join(STORES)}",
         highlight=False,

@@ -293,6 +293,28 @@ def test_the_secret_of_an_engine_is_no_argument_and_only_sent_to_processes() -> 
     elsewhere.check("postgres://h/d", "sc://cluster:15002")
 
 
+def test_alerters_of_the_scheduler_are_not_lost_on_the_way_to_a_function(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    executor_for("lambda://load-orders?region=eu-west-1").check_alerts()
+    assert "set EMATIX_FLOW_ALERTERS as a variable of the function load-orders" in caplog.text
+
+
+def test_a_pod_does_not_start_without_the_alerters_that_its_scheduler_has() -> None:
+    from ematix_flow.schedule.executors.kubernetes_manifests import PodOptions, job_of
+
+    claim = Claim(Slot("orders", NOON), "me", 1, 0)
+    alerting = {"EMATIX_FLOW_ALERTERS": "slack://hooks.slack.com/services/sesame99"}
+    secret = PodOptions("etl", "flow:1", secret="flow")
+    for environment, wanted in (({}, []), (alerting, ["EMATIX_FLOW_ALERTERS"])):
+        job = job_of(Dispatch(claim, "project", 300, "postgres://db/log", environment=environment), secret)
+        [container] = job["spec"]["template"]["spec"]["containers"]
+        asked = [each["valueFrom"]["secretKeyRef"] for each in container["env"] if "valueFrom" in each]
+        assert [each["key"] for each in asked] == ["EMATIX_FLOW_RUN_LOG_URL", *wanted]
+        assert {each["name"] for each in asked} == {"flow"}
+        assert "sesame99" not in str(job)
+
+
 def test_a_function_that_is_not_there_is_told(glue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """On moto's server."""
     for name, value in (("ACCESS_KEY_ID", "x"), ("SECRET_ACCESS_KEY", "x"), ("ENDPOINT_URL", glue.endpoint)):

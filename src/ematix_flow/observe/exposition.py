@@ -14,6 +14,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
+from prometheus_client.utils import floatToGoString
 
 Labels = tuple[tuple[str, str], ...]
 Series = tuple[str, Labels]
@@ -103,10 +104,16 @@ def _families(metrics: Iterable[Metric]) -> Families:
     found: Families = {}
     for metric in metrics:
         series = {
-            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            (sample.name, _labels(sample.labels)): sample.value
             for sample in metric.samples
             if not sample.name.endswith("_created")
         }
         if series:
             found[metric.name] = Family(metric.type, metric.documentation, series)
     return found
+
+
+def _labels(given: Mapping[str, str]) -> Labels:
+    """In order. Bounds of buckets as we write them: a gateway answers ``1`` where it was told ``1.0``."""
+    bound = {"le": floatToGoString(given["le"])} if "le" in given else {}  # type: ignore[no-untyped-call]
+    return tuple(sorted({**given, **bound}.items()))

@@ -39,6 +39,8 @@ KINDS = (
 )
 PORT = 9464
 SEND_SECONDS = 10.0  # between two sendings of a process that goes on
+_LOOKED_BACK = 20  # runs of a pipeline, for its last success; who fails for longer is asked for one by one
+_NOT_STARTED = "CannotDispatch"  # the error of a slot that was no attempt: it waits, whatever its policy
 _log = logging.getLogger(__name__)
 _memory: dict[str, RunMetrics] = {}
 
@@ -87,6 +89,8 @@ class CountingObserver(Observer):
         self._attempts: Mapping[str, int] = {}
 
     def run_finished(self, record: RunRecord, ending: Ending) -> None:
+        if self._follower is not None:
+            return  # it is in the run log, too, and counted from there
         self.metrics.run_finished(record, ending)
         self.counted()
 
@@ -125,6 +129,7 @@ class CountingObserver(Observer):
                 self._run_log, lambda: dt.datetime.fromtimestamp(self._clock(), dt.timezone.utc)
             )
             self._begin()
+            self.metrics.promise(tick.promised)
             self._follower = follower
         self._count_ended(self._follower)
 
@@ -134,17 +139,18 @@ class CountingObserver(Observer):
 
     def _ending(self, record: RunRecord) -> Ending:
         most = self._attempts.get(record.pipeline, 1)
-        return Ending(most, record.status == "failed" and record.attempt < most)
+        again = record.attempt < most or record.error_type == _NOT_STARTED
+        return Ending(most, record.status == "failed" and again)
 
     def _begin(self) -> None:
         """How things stood before this scheduler led: an alert outlives a restart."""
         self.metrics.expect(self._attempts)
-        for pipeline in self._attempts:
-            for record in self._run_log.list(pipeline, limit=1):
+        for name, runs in self._run_log.newest(list(self._attempts), _LOOKED_BACK).items():
+            if len(runs) == _LOOKED_BACK and runs[-1].status != "succeeded":
+                for success in self._run_log.list(name, "succeeded", limit=1):
+                    self.metrics.succeeded_at(name, success.finished_at or success.started_at)
+            for record in reversed(runs):
                 self.metrics.state_was(record, self._ending(record))
-                if record.status != "succeeded":
-                    for success in self._run_log.list(pipeline, "succeeded", limit=1):
-                        self.metrics.succeeded_at(pipeline, success.finished_at or success.started_at)
 
 
 class SendingObserver(CountingObserver):

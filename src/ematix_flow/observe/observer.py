@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ematix_flow.plan.definition import Plan
     from ematix_flow.state.records import RunRecord
 
-CLOSE_SECONDS = 5.0  # how much later a process may end for what still waits to be told
+CLOSE_SECONDS = 4.5  # for what still waits: with its libraries to import, a process ends within 5 s more
 _WAITING = 10_000
 _log = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ class Tick:
     refused: int = 0  # runs that could not be started
     taken_over: int = 0  # slots whose run was not heard of any more
     attempts: Mapping[str, int] = field(default_factory=dict)  # of each scheduled pipeline, at most
+    promised: Mapping[str, float] = field(default_factory=dict)  # seconds, of those with a freshness_sla
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,16 @@ from prometheus_client.registry import Collector
 
 from ematix_flow.errors import ConfigError
 from ematix_flow.observe.endpoints import endpoint
-from ematix_flow.observe.exposition import Families, Family, Fixed, Labels, families_in, merged, text_of
+from ematix_flow.observe.exposition import (
+    Families,
+    Family,
+    Fixed,
+    Series,
+    added_since,
+    families_in,
+    merged,
+    text_of,
+)
 from ematix_flow.observe.metrics import SendingObserver
 
 if TYPE_CHECKING:
@@ -32,6 +41,7 @@ SECONDS = 2.0  # for one question
 LOCK_SECONDS = 4.0  # for the others that write the file
 LARGEST_ANSWER = 64_000_000
 _GATEWAY_PORT = 9091
+Group = tuple[str, str]  # the label that all its series share
 
 
 class FileMetrics(SendingObserver):
@@ -61,28 +71,35 @@ class FileMetrics(SendingObserver):
 
 
 class PushedMetrics(SendingObserver):
-    """A group of the gateway for each pipeline; what is of no pipeline is in the group of this machine."""
+    """A group of the gateway for each pipeline; what is of no pipeline is in the group of this machine.
+
+    The gateway can only be read and then written: who writes a group at the same time as another may lose
+    what the other added.
+    """
 
     def __init__(self, url: str, run_log: RunLog, also: Sequence[Collector]) -> None:
         self._to = endpoint(url, "metrics", _GATEWAY_PORT, ("job",))
         self._job = self._to.option("job", "ematix-flow")
+        self._took: dict[Group, Families] = {}  # our numbers when the gateway last took them
+        self._unsure: dict[Group, tuple[Families, Families]] = {}  # what was written, and of which numbers
         super().__init__(f"prometheus+push://{self._to.address}", run_log, also)
 
     def send(self, now: Families, added: Families) -> None:
-        there = families_in(self._read())
-        for group in sorted({_group(labels) for family in added.values() for _, labels in family.series}):
-            ours = {
-                name: Family(
-                    family.kind,
-                    family.meaning,
-                    {key: value for key, value in family.series.items() if _group(key[1]) == group},
-                )
-                for name, family in added.items()
-            }
-            held = _held(there, self._job, group)
-            total = merged({name: held[name] for name in ours if name in held}, ours)
-            numbers: Any = Fixed(total)  # it collects, which is all that is asked of a registry
-            pushadd_to_gateway(self._to.url, self._job, numbers, dict([group]), SECONDS, self._handler)
+        """Group by group, so that one which is not taken does not count the others twice."""
+        there = _groups(_of_job(self._job, families_in(self._read())))
+        for group, ours in sorted(_groups(now).items()):
+            held = {name: each for name, each in there.get(group, {}).items() if name in ours}
+            written, numbers = self._unsure.pop(group, (None, {}))
+            if written is not None and _series(held) == _series(written):
+                self._took[group] = numbers  # only the answer was lost
+            if ours == self._took.get(group):
+                continue
+            total = merged(held, added_since(ours, self._took.get(group, {})))
+            self._unsure[group] = (total, ours)
+            shown: Any = Fixed(total)  # it collects, which is all that is asked of a registry
+            pushadd_to_gateway(self._to.url, self._job, shown, dict([group]), SECONDS, self._handler)
+            del self._unsure[group]
+            self._took[group] = ours
 
     def _read(self) -> str:
         """What the gateway holds."""
@@ -108,24 +125,35 @@ class PushedMetrics(SendingObserver):
         return basic_auth_handler(url, method, timeout, headers, data, self._to.user, self._to.password or "")
 
 
-def _group(labels: Labels) -> tuple[str, str]:
-    """Which group of the gateway a series belongs to."""
-    pipeline = dict(labels).get("pipeline")
-    return ("instance", socket.gethostname()) if pipeline is None else ("pipeline", pipeline)
+def _groups(families: Families) -> dict[Group, Families]:
+    """The series of each group, without the label that the gateway adds to them."""
+    found: dict[Group, Families] = {}
+    for name, family in families.items():
+        for (sample, labels), value in family.series.items():
+            given = dict(labels)
+            host = given.pop("instance", "") or socket.gethostname()
+            group = ("pipeline", given["pipeline"]) if "pipeline" in given else ("instance", host)
+            mine = found.setdefault(group, {}).setdefault(name, Family(family.kind, family.meaning))
+            mine.series[sample, tuple(given.items())] = value
+    return found
 
 
-def _held(there: Families, job: str, group: tuple[str, str]) -> Families:
-    """The series of a group, without the labels that the gateway adds to them."""
-    wanted = {("job", job), group}
+def _of_job(job: str, there: Families) -> Families:
+    """What a gateway holds for one job, without the label that says so."""
+    mine = ("job", job)
     return {
         name: Family(
             family.kind,
             family.meaning,
             {
-                (sample, tuple(pair for pair in labels if pair[0] not in ("job", "instance"))): value
+                (sample, tuple(pair for pair in labels if pair != mine)): value
                 for (sample, labels), value in family.series.items()
-                if wanted <= set(labels) and _group(labels) == group
+                if mine in labels
             },
         )
         for name, family in there.items()
     }
+
+
+def _series(families: Families) -> dict[Series, float]:
+    return {key: value for family in families.values() for key, value in family.series.items()}

@@ -40,10 +40,13 @@ class RunFollower:
 
     def _ended(self, since: dt.datetime) -> Iterator[RunRecord]:
         begun = {run.run_id: run for run in self._log.list(since=since, limit=MOST)}
-        for run_id in sorted(self._running - begun.keys()):
+        older = self._running - begun.keys()
+        if older:
+            older -= {run.run_id for run in self._log.list(status="running", limit=MOST)}
+        for run_id in sorted(older):
+            self._running.discard(run_id)
             with suppress(UsageError):  # the log no longer has it
                 begun[run_id] = self._log.get(run_id)
-        self._running &= begun.keys()
         for run in sorted(begun.values(), key=lambda each: each.started_at):
             if run.status == "running":
                 self._running.add(run.run_id)

@@ -7,7 +7,7 @@ follow OpenMetrics; labels are bounded, and what exceeds the bound is counted un
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -69,6 +69,9 @@ class RunMetrics:
         self._gave_up = self._gauge(
             "pipeline_gave_up", "1 while the last slot is given up, until a success.", "pipeline"
         )
+        self._promised = self._gauge(
+            "pipeline_freshness_sla_seconds", "How old its last success may be, as declared.", "pipeline"
+        )
         self._scheduler: _SchedulerNumbers | None = None
 
     def value(self, name: str, **labels: str) -> float | None:
@@ -85,6 +88,11 @@ class RunMetrics:
             for outcome in SLOT_OUTCOMES:
                 self._slots.labels(name, outcome)
             self._gave_up.labels(name)
+
+    def promise(self, seconds: Mapping[str, float]) -> None:
+        """How old the last success of each may be."""
+        for pipeline, allowed in seconds.items():
+            self._promised.labels(self._pipeline(pipeline)).set(allowed)
 
     def succeeded_at(self, pipeline: str, moment: dt.datetime) -> None:
         """When it last ended well."""

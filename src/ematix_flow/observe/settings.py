@@ -58,10 +58,12 @@ class Observability:
     def to_env(self) -> dict[str, str]:
         """For a run that a scheduler starts; never an argument, which everyone can read.
 
-        The scheduler counts its runs itself, by the run log, so they count nothing.
+        The scheduler counts its runs itself, by the run log, so they count nothing. Alerters of the
+        project's file they find there.
         """
+        told = () if self.alerters == list_setting("alerts", "urls") else self.alerters
         given = {
-            ALERTERS_VARIABLE: " ".join(self.alerters),
+            ALERTERS_VARIABLE: " ".join(told),
             METRICS_VARIABLE: "null://",
             TRACES_VARIABLE: self.traces or "",
         }

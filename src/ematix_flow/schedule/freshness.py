@@ -71,10 +71,9 @@ def freshness_of(
     else:
         try:
             since, missing = _newest(spec, world), f"{spec.freshness_column} has no value in the target"
-        except Unsupported:
-            raise
         except FlowError as error:
-            since, missing = None, f"the target does not tell: {error.what}"
+            advice = f" ({error.next_step})" if error.next_step else ""
+            since, missing = None, f"the target does not tell: {error.what}{advice}"
     if since is None:
         return Freshness(spec.name, "breached", sla, reason=missing)
     lag = max(0.0, (now - since).total_seconds())

@@ -51,9 +51,9 @@ class Scheduler:
         self.agenda: Agenda = self.runner.agenda(self.interval)
         self._lease: Lease | None = None
         self._leads: bool | None = None
-        self._attempts = {
-            name: self.runner.registry.pipeline(name).spec.retry.max_attempts for name in self.runner.names
-        }
+        specs = [self.runner.registry.pipeline(name).spec for name in self.runner.names]
+        self._attempts = {spec.name: spec.retry.max_attempts for spec in specs}
+        self._promised = {spec.name: spec.freshness_seconds for spec in specs if spec.freshness_seconds}
         self._refused = self._taken_over = 0
         self._lags: list[float] = []
 
@@ -98,6 +98,7 @@ class Scheduler:
                 self._refused,
                 self._taken_over,
                 self._attempts,
+                self._promised,
             )
         )
 

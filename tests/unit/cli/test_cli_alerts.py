@@ -77,6 +77,30 @@ def test_a_bad_url_is_an_error_before_anything_runs(shop: Path, flow: Flow) -> N
     assert flow("runs", "list", "--output", "json").json == []
 
 
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:9"}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+users: [{name: u, user: {token: none}}]
+current-context: c
+"""
+
+
+def test_a_scheduler_whose_runs_would_alert_nobody_does_not_start(
+    shop: Path, flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop / "kubeconfig").write_text(KUBECONFIG, encoding="utf-8")
+    monkeypatch.setenv("KUBECONFIG", str(shop / "kubeconfig"))
+    executor = ["--executor", "k8s://etl?image=flow:1", "--run-log", "postgres://flow@127.0.0.1:9/log"]
+    refused = flow("scheduler", *executor, "--alerter", "stdout://")
+    assert refused.code == 2 and "would alert nobody" in refused.err
+    assert "--from-literal=EMATIX_FLOW_ALERTERS=…" in refused.err and "&env-from=flow" in refused.err
+    (shop / ".ematix-flow.toml").write_text('[alerts]\nurls = ["stdout://"]\n', encoding="utf-8")
+    unreachable = flow("scheduler", *executor, "--max-iterations", "1")  # the image has that file, too
+    assert "would alert nobody" not in unreachable.err
+
+
 @pytest.mark.parametrize("behaviour", ["answers 500", "closes mid answer", "never ends", "hangs"])
 def test_a_server_that_misbehaves_does_not_change_what_becomes_of_a_run(
     behaviour: str, shop: Path, flow: Flow
@@ -164,6 +188,19 @@ def test_a_column_says_how_fresh_the_target_is(shop: Path, flow: Flow) -> None:
     assert flow("run", "copy").code == 0
     (found,) = flow("freshness-check", "copy", "--output", "json").json
     assert found["state"] == "healthy" and found["lag_seconds"] == pytest.approx(86_400, rel=0.01)
+
+
+def test_one_that_cannot_be_asked_keeps_no_other_from_being_checked(shop: Path, flow: Flow) -> None:
+    lake = PIPELINES.replace("target_connection=db", "target_connection=lake").replace("=None", '="sales"')
+    lake = lake.replace("import BigInt", "import BigInt, DeltaLocalConnection")
+    lake = lake.replace("\ndb = ", '\nlake = DeltaLocalConnection(name="lake", path="lake")\ndb = ')
+    (shop / "lake.py").write_text(lake, encoding="utf-8")
+    succeeded("orders", dt.timedelta(hours=1))
+    found = flow("freshness-check", "--module", "lake", "--output", "json")
+    states = {each["pipeline"]: (each["state"], each["reason"]) for each in found.json}
+    assert found.code == 1 and states["orders"] == ("healthy", None)
+    assert states["copy"][0] == "breached"
+    assert "cannot be asked for without Spark (leave out freshness_column=" in states["copy"][1]
 
 
 def test_staleness_is_told_once_and_so_is_its_end(

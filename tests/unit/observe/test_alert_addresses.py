@@ -31,6 +31,10 @@ TOKEN = "T0000/B0000/sesame99"
             "email by mail.example.com",
         ),
         ("pagerduty://R0UTINGKEY?severity=warning&service=shop", "pagerduty"),
+        ("jsons://chat.example.com/in", "JSON by Apprise"),
+        ("json://intranet/in?insecure=1", "JSON by Apprise"),
+        ("mailtos://me:hunter22@mail.example.com", "E-Mail by Apprise"),
+        ("discord://4174216298/JHMHI8qBe7bk2ZwO5U711o3dV_js", "Discord by Apprise"),
     ],
 )
 def test_a_url_names_an_alerter(url: str, name: str) -> None:
@@ -67,6 +71,11 @@ def test_a_url_names_an_alerter(url: str, name: str) -> None:
         ("pagerduty://key@sesame99", "apprise+pagerduty://"),
         ("pagerduty://sesame99?severity=loud", "no severity 'loud'"),
         ("apprise+discord://sesame99", "Apprise does not understand"),
+        ("json://chat.example.com/sesame99", "json://… would be told in the clear"),
+        ("apprise+json://10.0.0.1/sesame99", "write jsons://…"),
+        ("rsyslog://logs.example.com/local5", "in the clear"),
+        ("mailto://me:sesame99@mail.example.com?mode=insecure", "in the clear"),
+        ("jsons://chat.example.com/sesame99?verify=no", "does not look at the certificate"),
         ("slack://hooks.slack.com/${NOT_SET_SESAME}", "NOT_SET_SESAME is not set"),
     ],
 )

@@ -126,6 +126,12 @@ def test_apprise_that_fails_says_why_and_logs_nothing(caplog: pytest.LogCaptureF
     assert "sesame99" not in caplog.text
 
 
+def test_apprise_follows_no_redirect_even_when_its_url_asks_for_it() -> None:
+    with http_receiver("redirects", "ok") as server, pytest.raises(AlertNotSent, match="307"):
+        send_in_time(from_url(f"json://{server.host}/in?redirect=yes"), FAILED)
+    assert len(server.posted) == 1
+
+
 @pytest.mark.parametrize("behaviour", ["answers 500", "closes", "closes mid answer"])
 def test_a_server_that_stumbles_is_asked_once_more(behaviour: str) -> None:
     with http_receiver(behaviour, "ok") as server:

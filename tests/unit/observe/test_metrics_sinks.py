@@ -4,7 +4,7 @@ import builtins
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.request import urlopen
 
 import pytest
@@ -13,10 +13,12 @@ from ematix_flow.errors import ConfigError
 from ematix_flow.observe.endpoints import endpoint
 from ematix_flow.observe.exposition import families_in
 from ematix_flow.observe.metrics import CountingObserver, open_metrics
-from ematix_flow.observe.observer import Ending
+from ematix_flow.observe.observer import Ending, Tick
 from ematix_flow.observe.run_follower import OVERLAP, RunFollower
 from ematix_flow.observe.settings import METRICS_VARIABLE, Observability
 from ematix_flow.observe.traces import open_traces
+from ematix_flow.schedule.executors.base import CannotDispatch
+from ematix_flow.schedule.unstarted import RunsDied
 from ematix_flow.state.records import RunRecord, utc_now
 from ematix_flow.state.runlog import NullRunLog, RunLog, open_run_log
 from tests.services.process import free_port
@@ -226,20 +228,91 @@ def test_a_follower_finds_a_run_that_took_hours(log: RunLog) -> None:
 
 
 def test_a_scheduler_knows_how_pipelines_stood_before_it(log: RunLog) -> None:
-    from ematix_flow.observe.observer import Tick
-
     for status in ("succeeded", "failed"):
         run = _running("stood", slot=utc_now())
         log.start(run)
         log.finish(run.run_id, status)
     observer = CountingObserver("test", log)
-    observer.ticked(Tick(0.1, attempts={"stood": 1, "new": 1}))
+    observer.ticked(Tick(0.1, attempts={"stood": 1, "new": 1}, promised={"stood": 7200}))
+    assert observer.metrics.value("pipeline_freshness_sla_seconds", pipeline="stood") == 7200
+    assert observer.metrics.value("pipeline_freshness_sla_seconds", pipeline="new") is None
     assert observer.metrics.value("pipeline_gave_up", pipeline="stood") == 1
     assert observer.metrics.value("pipeline_last_success_timestamp_seconds", pipeline="stood") is not None
     assert observer.metrics.value("pipeline_runs_total", pipeline="stood", outcome="failure") == 0
     assert observer.metrics.value("pipeline_runs_total", pipeline="new", outcome="failure") == 0
     observer.ticked(Tick(0.1, leads=False))
     assert observer.metrics.value("pipeline_gave_up", pipeline="stood") is None  # another tells it now
+
+
+class _Asked:
+    """A run log that notes which questions it was asked."""
+
+    def __init__(self, log: RunLog) -> None:
+        self.log, self.asked = log, list[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked.append(name)
+        return getattr(self.log, name)
+
+
+def test_how_many_pipelines_there_are_and_how_many_run_costs_no_more_questions(log: RunLog) -> None:
+    names = [f"p{number}" for number in range(30)]
+    for name in names:
+        for status in ("succeeded", "failed"):
+            run = _running(name)
+            log.start(run)
+            log.finish(run.run_id, status)
+        log.start(_running(name))  # one that died, or a stream: it says nothing for hours
+    now, asked = utc_now(), _Asked(log)
+    observer = CountingObserver("test", cast(RunLog, asked), clock=lambda: now.timestamp())
+    observer.ticked(Tick(0.1, attempts=dict.fromkeys(names, 1)))
+    assert len(asked.asked) < len(names)
+    assert observer.metrics.value("pipeline_last_run_succeeded", pipeline="p7") == 0
+    assert observer.metrics.value("pipeline_last_success_timestamp_seconds", pipeline="p7") is not None
+    now += 10 * OVERLAP
+    observer.ticked(Tick(0.1))
+    asked.asked.clear()
+    observer.ticked(Tick(0.1))
+    assert asked.asked == ["list", "list"]
+
+
+def test_a_pipeline_that_has_failed_for_long_still_tells_its_last_success(log: RunLog) -> None:
+    for status in ("succeeded", *["failed"] * 30):
+        run = _running("failing")
+        log.start(run)
+        log.finish(run.run_id, status)
+    observer = CountingObserver("test", log)
+    observer.ticked(Tick(0.1, attempts={"failing": 1}))
+    assert observer.metrics.value("pipeline_last_success_timestamp_seconds", pipeline="failing") is not None
+
+
+def test_a_slot_of_which_the_scheduler_tells_itself_is_counted_once(log: RunLog) -> None:
+    observer = CountingObserver("test", log)
+    observer.ticked(Tick(0.1, attempts={"dies": 1}))
+    told = _unstarted(log, "dies", RunsDied("3 attempts ended without a word"), attempt=3)
+    observer.run_finished(told, Ending(3))
+    observer.ticked(Tick(0.1, attempts={"dies": 1}))
+    assert observer.metrics.value("pipeline_runs_total", pipeline="dies", outcome="failure") == 1
+    assert observer.metrics.value("pipeline_slots_total", pipeline="dies", outcome="gave_up") == 1
+    assert observer.metrics.value("pipeline_gave_up", pipeline="dies") == 1
+
+
+def test_a_slot_that_waits_for_an_executor_is_not_given_up_without_a_retry_policy(log: RunLog) -> None:
+    observer = CountingObserver("test", log)
+    observer.ticked(Tick(0.1, attempts={"waits": 1}))
+    told = _unstarted(log, "waits", CannotDispatch("no memory"))
+    observer.run_finished(told, Ending(1, tried_again=True))
+    observer.ticked(Tick(0.1, attempts={"waits": 1}))
+    assert observer.metrics.value("pipeline_runs_total", pipeline="waits", outcome="failure") == 1
+    assert observer.metrics.value("pipeline_gave_up", pipeline="waits") == 0
+    assert observer.metrics.value("pipeline_slots_total", pipeline="waits", outcome="gave_up") == 0
+
+
+def _unstarted(log: RunLog, pipeline: str, error: Exception, **fields: Any) -> RunRecord:
+    run = _running(pipeline, slot=utc_now(), **fields)
+    log.start(run)
+    log.finish(run.run_id, "failed", error=error)
+    return log.get(run.run_id)
 
 
 def _running(pipeline: str, **fields: Any) -> RunRecord:

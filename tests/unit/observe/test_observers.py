@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,6 +72,33 @@ def test_one_that_hangs_keeps_neither_the_run_nor_the_others(caplog: pytest.LogC
     for_ever.set()
     assert len(well.heard) == 4
     assert "takes too long" in caplog.text
+
+
+def test_however_many_hang_a_process_ends_less_than_five_seconds_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+
+    class Hanging:
+        """A thread that never ends, in a time of its own."""
+
+        def __init__(self, **_: object) -> None: ...
+
+        def start(self) -> None: ...
+
+        def is_alive(self) -> bool:
+            return True
+
+        def join(self, seconds: float) -> None:
+            nonlocal now
+            now += seconds
+
+    monkeypatch.setattr(observer, "threading", SimpleNamespace(Thread=Hanging))
+    monkeypatch.setattr(observer, "time", SimpleNamespace(monotonic=lambda: now))
+    everyone = Observers([Hears() for _ in range(10)])
+    everyone.run_started(RECORD)
+    everyone.close()
+    assert 4.0 < now < 5.0  # one alert has four, and libraries must be read as well
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -122,6 +122,7 @@ def test_the_names_keep_to_openmetrics() -> None:
     metrics.run_finished(
         ended(slot=SLOT, rows_read=3, metrics={"targets": [{"seconds": {"apply": 0.5}}]}), Ending()
     )
+    metrics.promise({"orders": 3600.0})
     metrics.ticked(Tick(0.1, started=1, lags=(1.0,)), 1000.0)
     families = {
         each.name: each for each in text_string_to_metric_families(generate_latest(metrics.registry).decode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from ematix_flow import BigInt, ManagedTable, SQLiteConnection, ematix
 from ematix_flow.errors import ConfigError
 from ematix_flow.graph.registry import current_registry
+from ematix_flow.observe.observer import Observer, Observers, Tick
 from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor, Sight
 from ematix_flow.schedule.run import RunContext
 from ematix_flow.schedule.run_due import Runner
@@ -306,3 +308,20 @@ def test_attempts_that_end_without_a_word_are_the_only_deaths() -> None:
         claim = take(store, seen, "me", 10, RetryPolicy())
         assert claim is not None
         store.wait(claim, 0, "another run has the lock", failed=False)
+
+
+def test_what_pipelines_promise_is_told_with_each_look(desk: Desk) -> None:
+    desk.declare("fresh", freshness_sla="2h")
+    desk.declare("other")
+    heard: list[Tick] = []
+
+    class Hears(Observer):
+        def ticked(self, tick: Tick) -> None:
+            heard.append(tick)
+
+    observers = Observers([Hears()])
+    scheduler = desk.scheduler()
+    scheduler.runner = replace(scheduler.runner, observers=observers)
+    scheduler.run(looks=1)
+    observers.close()
+    assert [(tick.promised, set(tick.attempts)) for tick in heard] == [({"fresh": 7200}, {"fresh", "other"})]

@@ -77,7 +77,7 @@ def scheduler(
 
     from ematix_flow.cli.signals import stop_requests
     from ematix_flow.errors import UsageError
-    from ematix_flow.observe.settings import Observability
+    from ematix_flow.observe.settings import ALERTERS_VARIABLE, Observability
     from ematix_flow.schedule.executors.urls import executor_for
     from ematix_flow.schedule.scheduler import Scheduler
 
@@ -101,6 +101,9 @@ def scheduler(
     watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     store_url = slots_url(run_log)
     runs.check(store_url, engine)
+    for_runs = watching.to_env() | log_environment()
+    if ALERTERS_VARIABLE in for_runs:
+        runs.check_alerts()
     registry = load_project(module)
     only = narrowed(registry, names, select, exclude)
     with (
@@ -120,7 +123,7 @@ def scheduler(
             leader_lease_seconds,
             grace,
             stop=asked,
-            environment=watching.to_env() | log_environment(),
+            environment=for_runs,
         )
         scheduled = len(daemon.agenda.scheduled)
         say(f"schedules: {scheduled}, looked at every {poll_interval:g} s; Ctrl-C stops")

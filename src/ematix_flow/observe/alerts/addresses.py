@@ -236,7 +236,8 @@ def _by_apprise(url: _Url) -> Alerter:
             f"no alerter is called {scheme}://.{did_you_mean(scheme, {*_OPENERS, *known_schemes()})}",
             next_step=f"flow alerts test URL  tries one{missing}",
         )
-    return AppriseAlerter(url.address(scheme))
+    insecure = url.flag("insecure", False)
+    return AppriseAlerter(url.address(scheme), insecure=insecure)
 
 
 _OPENERS: dict[str, Callable[[_Url], Alerter]] = {

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from ematix_flow.errors import ConfigError
 from ematix_flow.observe.alerts.alerter import Alerter, AlertNotSent
 from ematix_flow.observe.alerts.event import AlertEvent
+from ematix_flow.observe.alerts.posting import is_local
 from ematix_flow.spec.redaction import remember_secret
 
+_NEVER_SECURE = ("growl", "rsyslog")  # go over the network and know no other way
 INSTALL = 'pip install "ematix-flow-spark[alerts]"'
 
 
 class AppriseAlerter(Alerter):
-    """One URL of Apprise. The words about it name the service and nothing else of the URL."""
+    """One URL of Apprise. The words about it name the service and nothing else of the URL.
 
-    def __init__(self, url: str) -> None:
+    The rules of our own webhooks hold: in the clear, or without a look at the certificate, only to this
+    machine or where that is asked for; and no redirects.
+    """
+
+    def __init__(self, url: str, *, insecure: bool = False) -> None:
         scheme = url.partition("://")[0]
         if not is_installed():
             raise ConfigError(
@@ -31,6 +38,10 @@ class AppriseAlerter(Alerter):
                 f"Apprise does not understand the alerter {scheme}://…",
                 next_step=f"look at what it takes for {scheme}:// in the documentation of Apprise",
             )
+        host = getattr(service, "smtp_host", None) or service.host or ""
+        if not insecure and not is_local(host):
+            _check(service, scheme)
+        service.redirects = False  # whatever the URL says: one that was checked must not lead elsewhere
         self._service = service
         self.name = f"{service.service_name or scheme} by Apprise"
 
@@ -45,6 +56,24 @@ class AppriseAlerter(Alerter):
             words = " ".join(said.getvalue().split())
         if not sent:
             raise AlertNotSent(words[:500] or "the service did not take it")
+
+
+def _check(service: Any, scheme: str) -> None:
+    """ConfigError for what Apprise sends without TLS, or to whom it cannot know."""
+    plain, secure = _names(service.protocol), _names(service.secure_protocol)
+    advice = "append insecure=1 where the network is trusted"
+    if scheme in _NEVER_SECURE or (secure and scheme in plain and not service.secure):
+        better = f"write {secure[0]}://…, or " if secure else ""
+        raise ConfigError(f"the alerter {scheme}://… would be told in the clear", next_step=better + advice)
+    if not service.verify_certificate:
+        raise ConfigError(
+            f"the alerter {scheme}://… does not look at the certificate of whom it tells",
+            next_step=f"leave out verify=, or {advice}",
+        )
+
+
+def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given or ())
 
 
 def is_installed() -> bool:

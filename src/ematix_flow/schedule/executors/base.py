@@ -78,6 +78,10 @@ class Executor(ABC):
     def check(self, run_log: str, engine: str | None = None) -> None:
         """UsageError when its runs could not reach this store, or this engine but by a secret."""
 
+    def check_alerts(self) -> None:
+        """UsageError when its runs cannot learn of the scheduler's alerters; a warning when they may not."""
+        return None
+
     @abstractmethod
     def room(self) -> int | None:
         """How many more runs it takes now; None when it sets no limit."""

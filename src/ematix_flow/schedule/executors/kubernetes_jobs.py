@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, cast
 
 from ematix_flow.errors import ConfigError, UsageError
+from ematix_flow.observe.settings import ALERTERS_VARIABLE
 from ematix_flow.schedule.executors.base import (
     RUN_LOG_VARIABLE,
     CannotDispatch,
@@ -64,9 +65,21 @@ class KubernetesExecutor(Executor):
         if self.options.secret is None and has_secret(run_log):
             raise UsageError(
                 "the run log's URL holds a password, and the text of a Job is no place for it",
-                next_step=f"kubectl create secret generic flow --namespace {self.options.namespace} "
-                f"--from-literal={RUN_LOG_VARIABLE}=…  and add  &env-from=flow  to the executor",
+                next_step=self._make_secret(f"--from-literal={RUN_LOG_VARIABLE}=…"),
             )
+
+    def check_alerts(self) -> None:
+        """Addresses of alerts are secrets: without a Secret the pods would tell nobody that a run failed."""
+        if self.options.secret is None:
+            wanted = (RUN_LOG_VARIABLE, ALERTERS_VARIABLE)
+            raise UsageError(
+                "runs of k8s:// would alert nobody: the text of a Job is no place for an alerter's address",
+                next_step=self._make_secret(" ".join(f"--from-literal={name}=…" for name in wanted)),
+            )
+
+    def _make_secret(self, content: str) -> str:
+        made = f"kubectl create secret generic flow --namespace {self.options.namespace} {content}"
+        return f"{made}  and add  &env-from=flow  to the executor"
 
     def room(self) -> int | None:
         return None if self.workers is None else self.workers - self._unfinished

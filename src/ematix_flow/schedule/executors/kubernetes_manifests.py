@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ematix_flow.observe.settings import METRICS_VARIABLE
+from ematix_flow.observe.settings import ALERTERS_VARIABLE, METRICS_VARIABLE
 from ematix_flow.schedule.executors.base import RUN_LOG_VARIABLE, Dispatch
 from ematix_flow.state.slots import Claim, Slot
 
@@ -78,9 +78,11 @@ def _pod(job: Dispatch, options: PodOptions) -> dict[str, Any]:
     }
     container["env"] = [{"name": name, "value": value} for name, value in _plain(job, options).items()]
     if options.secret:
-        reference = {"name": options.secret, "key": RUN_LOG_VARIABLE}
         container["envFrom"] = [{"secretRef": {"name": options.secret}}]
-        container["env"] += [{"name": RUN_LOG_VARIABLE, "valueFrom": {"secretKeyRef": reference}}]
+        # by name, too: a pod that would not find them does not start, and its Job says why
+        for name in (RUN_LOG_VARIABLE, *(name for name in (ALERTERS_VARIABLE,) if name in job.environment)):
+            reference = {"name": options.secret, "key": name}
+            container["env"] += [{"name": name, "valueFrom": {"secretKeyRef": reference}}]
     requests = {k: v for k, v in (("cpu", options.cpu), ("memory", options.memory)) if v}
     if requests:
         limits = {"limits": {"memory": options.memory}} if options.memory else {}

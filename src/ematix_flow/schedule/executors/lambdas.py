@@ -6,9 +6,11 @@ What becomes of an invocation cannot be asked for: one that dies is noticed when
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 from ematix_flow.errors import ConfigError
+from ematix_flow.observe.settings import ALERTERS_VARIABLE
 from ematix_flow.schedule.executors.base import (
     CannotDispatch,
     Dispatch,
@@ -16,6 +18,8 @@ from ematix_flow.schedule.executors.base import (
     require_open_engine,
     require_server,
 )
+
+_log = logging.getLogger(__name__)
 
 
 class LambdaExecutor(Executor):
@@ -28,6 +32,13 @@ class LambdaExecutor(Executor):
     def check(self, run_log: str, engine: str | None = None) -> None:
         require_server("lambda://", run_log)
         require_open_engine("lambda://", engine, f"among the variables of {self.function!r}")
+
+    def check_alerts(self) -> None:
+        _log.warning(
+            "runs of lambda:// are not told of alerters: set %s as a variable of the function %s as well",
+            ALERTERS_VARIABLE,
+            self.function,
+        )
 
     def room(self) -> None:
         """The function's own limit counts; what it throttles Lambda keeps and tries again."""
