@@ -25,13 +25,14 @@ from ematix_flow.spec.schedules import Schedule
 from ematix_flow.state.slots import Slot, SlotStore
 
 _AROUND = dt.datetime(2026, 3, 29, tzinfo=dt.timezone.utc)
+_NEVER = dt.datetime(9999, 1, 1, tzinfo=dt.timezone.utc)
 
 
 @dataclass(frozen=True)
 class KnownSchedule(Schedule):
     """Its fires are computed once for all courses, and end: what is tried is what is done with them."""
 
-    end: dt.datetime = dt.datetime.max.replace(tzinfo=dt.timezone.utc)
+    end: dt.datetime = _NEVER
 
     def fires(self, after: dt.datetime, until: dt.datetime) -> Iterator[dt.datetime]:
         known = _all_fires(self.cron, self.timezone)

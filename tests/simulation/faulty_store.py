@@ -48,6 +48,7 @@ class Network:
         return answer
 
     def _fault(self, kind: int, process: Process) -> None:
+        process.was_hurt = True
         self.seen[("death", "error", "delay", "pause")[kind]] += 1
         if kind == 0:
             self.kernel.kill(process)
@@ -89,6 +90,7 @@ class Held:
     expires: dt.datetime
     is_over: bool = False
     begun_by: Process | None = None
+    jumps: int = 0  # of the clock, before
     not_before: dt.datetime | None = None
 
 
@@ -110,6 +112,8 @@ class Books:
     ended: dict[Slot, tuple[SlotStatus, str | None]] = field(default_factory=dict)
     opened: dict[Slot, int] = field(default_factory=dict)  # the number of the call
     seen_unended: dict[Process, int] = field(default_factory=dict)  # likewise
+    begun: set[tuple[Slot, Process]] = field(default_factory=set)
+    jumps: int = 0  # of the clock
     reopened: set[Slot] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
     calls: int = 0
@@ -117,11 +121,16 @@ class Books:
     def breaks(self, what: str) -> None:
         self.broken.append(f"{self.clock():%H:%M:%S} {current().process.name}: {what}")
 
+    def starts(self, slot: Slot) -> None:
+        """A run has the lock of its pipeline, and begins to load."""
+        here = current().process
+        if (slot, here) not in self.begun:
+            self.breaks(f"{slot} is run by who has not begun a claim of it")
+        self.at_work[slot] = here
+
     # ------------------------------------------------------------------ what the store has done
 
-    def open(
-        self, new: int, wanted: Any, status: SlotStatus = "waiting", reason: str | None = None
-    ) -> None:
+    def open(self, new: int, wanted: Any, status: SlotStatus = "waiting", reason: str | None = None) -> None:
         self.calls += 1
         for slot in wanted:
             if slot not in self.opened:
@@ -149,7 +158,11 @@ class Books:
             if not before.is_over:
                 self.counts["taken over"] += 1
                 self.deaths[claim.slot] += before.begun_by is not None
-        self.claims[claim.slot] = Held(claim.fence, now + dt.timedelta(seconds=seconds))
+                worker = self.at_work.get(claim.slot)
+                is_well = worker is not None and worker.is_alive and not worker.was_hurt
+                if is_well and worker is before.begun_by and before.jumps == self.jumps:
+                    self.breaks(f"{claim} is taken over from a run that is well")
+        self.claims[claim.slot] = Held(claim.fence, now + dt.timedelta(seconds=seconds), jumps=self.jumps)
         self._check_upstreams(claim.slot)
 
     def _check_upstreams(self, slot: Slot) -> None:
@@ -173,6 +186,7 @@ class Books:
         if held.begun_by is not None:
             self.breaks(f"{claim} is begun by two runs")
         held.begun_by = current().process
+        self.begun.add((claim.slot, held.begun_by))
         held.expires = self.clock() + dt.timedelta(seconds=seconds)
 
     def end(self, done: bool, claim: Claim, status: SlotStatus, reason: str | None = None) -> None:

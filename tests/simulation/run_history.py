@@ -44,9 +44,7 @@ class RunHistory:
         )
         return True
 
-    def list(
-        self, pipeline: str, status: RunStatus | None = None, limit: int = 20
-    ) -> tuple[RunRecord, ...]:
+    def list(self, pipeline: str, status: RunStatus | None = None, limit: int = 20) -> tuple[RunRecord, ...]:
         found = [r for r in self.records.values() if r.pipeline == pipeline and status in (None, r.status)]
         return tuple(sorted(reversed(found), key=lambda r: r.started_at, reverse=True)[:limit])
 

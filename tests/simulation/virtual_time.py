@@ -26,6 +26,7 @@ class Process:
     name: str
     clock_error: float = 0.0  # seconds that its clock is ahead
     is_alive: bool = True
+    was_hurt: bool = False  # by anything: who was not keeps what he has
     paused_until: float = 0.0
     is_interrupted: bool = False  # asked to stop
     threads: list[Thread] = field(default_factory=list)
