@@ -1,210 +1,397 @@
-"""Schedulers and workers in virtual time, on a store that may lose requests and answers.
+"""Real schedulers and runners in virtual time: hosts that die, pause and come back, and runs that do.
 
-Every step of a process is a point at which it may die, pause or be overtaken. The seed decides everything.
+What is simulated is what they stand on: the network to the store, the executor, the load of a slot and its
+target with a ledger, the operator. The seed decides everything.
 """
 
 from __future__ import annotations
 
-import bisect
 import datetime as dt
-import functools
-import heapq
 import random
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import islice, takewhile
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from typing import Any
+from unittest import mock
 
-from ematix_flow.schedule.due import Agenda, Scheduled
-from ematix_flow.schedule.slots import Ended, conclude, look, take
-from ematix_flow.spec.pipelines import RetryPolicy
-from ematix_flow.spec.schedules import Schedule
-from ematix_flow.state.slots import Claim, Slot, SlotStore
+from ematix_flow.engine.results import RunResult
+from ematix_flow.errors import FlowError, Interrupted, LoadError, PipelineLocked, SourceFailed
+from ematix_flow.graph.registry import DeclaredPipeline
+from ematix_flow.schedule import clearing, due, run_due, scheduler, slots, workflows
+from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor, Sight
+from ematix_flow.schedule.run import RunContext
+from ematix_flow.schedule.run_due import Runner, claim_of
+from ematix_flow.schedule.scheduler import Scheduler
+from ematix_flow.state.records import RunRecord
+from ematix_flow.state.slots import Slot, SlotRecord, SlotStore
+from ematix_flow.state.slots_memory import MemorySlots
+from tests.simulation.catch_up import CatchUp, KnownSchedule
+from tests.simulation.declared import REGISTRY
+from tests.simulation.faulty_store import Books, Faulty, Network
+from tests.simulation.run_history import RunHistory
+from tests.simulation.virtual_time import Event, Kernel, Process, ProcessDied, current
 
-T = TypeVar("T")
-Process = Generator[float, None, None]  # yields how long it sleeps
-EPOCH = dt.datetime(2026, 3, 28, 22, tzinfo=dt.timezone.utc)
-LEASE, LEADER, INTERVAL = 30.0, 20.0, dt.timedelta(minutes=5)
-
-
-@dataclass(frozen=True)
-class KnownSchedule(Schedule):
-    """Its fires are computed once for all courses: what is tried here is what is done with them."""
-
-    def fires(self, after: dt.datetime, until: dt.datetime) -> Iterator[dt.datetime]:
-        known = _all_fires(self)
-        return takewhile(lambda at: at <= until, islice(known, bisect.bisect_right(known, after), None))
-
-
-@functools.cache
-def _all_fires(schedule: Schedule) -> list[dt.datetime]:
-    return list(Schedule.fires(schedule, EPOCH - dt.timedelta(days=2), EPOCH + dt.timedelta(days=2)))
+EPOCH = dt.datetime(2026, 3, 29, 0, 51, 30, tzinfo=dt.timezone.utc)  # Berlin's clocks go forward at 1:00
+LEASE, LEADER, POLL, AGAIN = 30.0, 25.0, 14.0, 6.0
+BACK, FORWARD = -30.0, 90.0  # how far the store's clock jumps
+INTERVAL = dt.timedelta(seconds=60)
+MakeStore = Callable[[Callable[[], dt.datetime]], SlotStore]
 
 
-PIPELINES = (
-    Scheduled("minutes", KnownSchedule("*/7 * * * *"), "all"),
-    Scheduled("berlin", KnownSchedule("30 1,2,3 * * *", "Europe/Berlin"), "all"),
-    Scheduled("latest", KnownSchedule("*/10 * * * *"), "last"),
-)
-POLICY = RetryPolicy(max_attempts=3, backoff="exponential", base_seconds=20)
-
-
-class Unreachable(Exception):
-    """A request or its answer was lost."""
-
-
-@dataclass
 class World:
-    """Everything that is not a process: time, the store, the target and what it has seen."""
+    """One course of events. ``ledger`` is whether the target refuses a batch that it holds."""
 
-    seed: int
-    make_store: Callable[[Callable[[], dt.datetime]], SlotStore]
-    hours: float = 2.0
-    clock: dt.datetime = EPOCH
-    loaded: Counter[Slot] = field(default_factory=Counter)  # rows of a slot that readers see
-    held: dict[Slot, Claim] = field(default_factory=dict)
-    faults: bool = True
-    deaths: int = 0
-    noticed: int = 0
-    given_back: int = 0
+    def __init__(self, seed: int, make_store: MakeStore = MemorySlots, *, ledger: bool = True) -> None:
+        self.seed, self.ledger = seed, ledger
+        self.kernel = Kernel(seed)
+        self.chance = self.kernel.chance
+        self.until = EPOCH + dt.timedelta(minutes=self.chance.uniform(6, 14))  # the last fire
+        self.jumped = dt.timedelta()  # of the store's clock
+        self.real = make_store(self.now)
+        pipelines = REGISTRY.pipelines.values()
+        self.books = Books(
+            self.now,
+            {each.spec.name: each.spec.retry for each in pipelines},
+            self.real.unended,
+            {each.spec.name: each.spec.depends_on for each in pipelines},
+        )
+        self.network = Network(self.kernel, fault=self.chance.choice((0.003, 0.01, 0.03)))
+        self.store = Faulty(self.network, self.real, self.books)
+        self.history = RunHistory(self.host_clock)
+        self.run_log = Faulty(self.network, self.history)
+        self.catch_up = CatchUp(REGISTRY, INTERVAL, self.until)
+        self.loaded: Counter[tuple[str, str]] = Counter()  # commits of a pipeline's batch
+        self.locks: dict[str, Process] = {}
+        self.is_quiet = False
+        self.counts: Counter[str] = Counter()
+        self._numbers = 0
 
-    def __post_init__(self) -> None:
-        self.chance = random.Random(self.seed)
-        self.store = self.make_store(lambda: self.clock)
-        self.ready: list[tuple[dt.datetime, int, str, Process]] = []
-        self.at_work: dict[str, Claim] = {}  # by the name of a worker
-        self.started = 0
+    # ------------------------------------------------------------------ clocks
 
-    # -------------------------------------------------------------- faults
+    def now(self) -> dt.datetime:
+        """The store's clock."""
+        return EPOCH + dt.timedelta(seconds=self.kernel.time) + self.jumped
 
-    def asked(self, call: Callable[..., T], *arguments: Any) -> T:
-        """A call to the store over a network."""
-        lost = self.chance.random() if self.faults else 1.0
-        if lost < 0.02:
-            raise Unreachable("the request")
-        answer = call(*arguments)
-        if lost < 0.04:
-            raise Unreachable("the answer")
-        return answer
+    def host_clock(self) -> dt.datetime:
+        here = current().process
+        return EPOCH + dt.timedelta(seconds=self.kernel.time + here.clock_error)
 
-    def spawn(self, name: str, process: Process, after: float = 0.0) -> None:
-        self.started += 1
-        heapq.heappush(self.ready, (self.clock + dt.timedelta(seconds=after), self.started, name, process))
+    def number(self) -> int:
+        self._numbers += 1
+        return self._numbers
 
-    # -------------------------------------------------------------- time
+    def happens(self, chance: float) -> bool:
+        return not self.is_quiet and self.chance.random() < chance
 
-    def run(self) -> None:
-        for number in range(3):
-            self.spawn(
-                f"scheduler {number}", self.scheduler(f"scheduler {number}"), self.chance.uniform(0, 9)
-            )
-        end = EPOCH + dt.timedelta(hours=self.hours)
-        while self.clock < end:
-            self.step()
-        self.faults = False
-        quiet = end + dt.timedelta(minutes=40)  # time enough for every retry
-        self.spawn("the last scheduler", self.scheduler("the last scheduler"))
-        while self.clock < quiet:
-            self.step()
+    # ------------------------------------------------------------------ the course
 
-    def step(self) -> None:
-        at, _, name, process = heapq.heappop(self.ready)
-        self.clock = max(self.clock, at)
-        roll = self.chance.random() if self.faults else 1.0
-        if roll < 0.004:
-            self.die(name, process)
-            return
-        if roll < 0.012:  # it stands still for longer than any lease
-            self.spawn_again(name, process, self.chance.uniform(0, 4 * LEASE))
-            return
-        if roll < 0.014:
-            self.clock += dt.timedelta(seconds=self.chance.uniform(-20, 90))
+    def run(self) -> World:
+        with self._patched():
+            hosts = self.chance.choice((1, 2, 2, 3))
+            for _ in range(hosts):
+                self.host(self.scheduler, self.chance.uniform(0, 60))
+            if self.chance.random() < 0.4:
+                self.host(self.cron_of_run_due, self.chance.uniform(0, 120))
+            self.host(self.operator, self.chance.uniform(200, 600))
+            self._steps(lambda: self.now() < self.until)
+            self.is_quiet, self.network.fault = True, 0.0
+            self.host(self.scheduler)
+            self._rest()
+        return self
+
+    def _steps(self, going_on: Callable[[], bool]) -> None:
+        while going_on():
+            self.kernel.step()
+            if self.happens(0.0005):
+                self.books.jumps += 1
+                self.jumped += dt.timedelta(seconds=self.chance.uniform(BACK, FORWARD))
+            if self.books.broken:
+                raise AssertionError(f"seed {self.seed}: {self.books.broken[0]}")
+
+    def _rest(self) -> None:
+        """Until nothing is left to do: three looks after the last slot has ended."""
+        last = self.kernel.time + 4 * 3600
+        rested = self.kernel.time + 5 * LEASE  # who stands still goes on, and every lease ends
+        while self.kernel.time < rested:
+            assert self.kernel.time < last, f"seed {self.seed}: no end of {self.real.unended()}"
+            until = self.kernel.time + POLL
+            self._steps(lambda: self.kernel.time < until)  # noqa: B023  # called before it changes
+            if self.real.unended():
+                rested = max(rested, self.kernel.time + 3 * POLL)
+
+    @contextmanager
+    def _patched(self) -> Iterator[None]:
+        threading, time = self.kernel.modules()
+        schedule = lambda cron, zone="UTC": KnownSchedule(cron, zone, self.until)  # noqa: E731
+        few = self.chance.choice((3, 1000))
+        with ExitStack() as patches:
+            for module, name, value in (
+                (run_due, "threading", threading),
+                (run_due, "time", time),
+                (run_due, "run_pipeline", self.load),
+                (run_due, "Schedule", schedule),
+                (workflows, "Schedule", schedule),
+                (due, "MOST_AT_ONCE", few),
+                (slots, "MOST_AT_ONCE", few),
+                (scheduler, "time", time),
+                (scheduler, "_GLANCE_SECONDS", POLL / 2),
+            ):
+                patches.enter_context(mock.patch.object(module, name, value, create=name == "time"))
+            yield
+
+    # ------------------------------------------------------------------ hosts
+
+    def host(self, work: Callable[[], None], after: float = 0.0) -> Process:
+        """A process of its own, which somebody starts again when it is over."""
+        process = Process(f"{work.__name__} {self.number()}", self._clock_error())
+
+        def again() -> None:
+            pause = self.chance.uniform(1, 90) if self.chance.random() < 0.8 else self.chance.uniform(90, 600)
+            self.host(work, 0.0 if self.is_quiet else pause)
+
+        process.at_death.append(again)
+
+        def lives() -> None:
+            work()
+            self.kernel.kill(process)
+
+        self.kernel.start(process, lives, after)
+        return process
+
+    def _clock_error(self) -> float:
+        return self.chance.uniform(-120, 120) if self.happens(0.3) else 0.0
+
+    def runner(self) -> Runner:
+        holder = f"{current().process.name}/{self.number()}"
+        return _Watched(
+            REGISTRY,
+            self.store,
+            self.run_log,  # type: ignore[arg-type]
+            lambda slot: RunContext(self.run_log, _no_spark, trigger="schedule", slot=slot.at),
+            LEASE,
+            holder,
+            random.Random(self.chance.random()),
+            sleep=self.kernel.sleep,
+        ).watched(self)
+
+    def scheduler(self) -> None:
+        stop = Event()
+        if self.happens(0.5):  # a deployment
+            self.kernel.start(current().process, stop.set, self.chance.uniform(60, 900))
+        Scheduler(
+            self.runner(),
+            SimulatedExecutor(self),
+            "project",
+            interval=INTERVAL,
+            poll_seconds=POLL,
+            leader_seconds=LEADER,
+            grace_seconds=20.0,
+            again_seconds=AGAIN,
+            stop=stop,  # type: ignore[arg-type]
+        ).run()
+        self.counts["stopped"] += 1
+
+    def cron_of_run_due(self) -> None:
+        with _expected():
+            self.runner().run_due(INTERVAL)
+        self.kernel.sleep(60)
+
+    def operator(self) -> None:
+        with _expected():
+            bad = clearing.clearable(self.store, list(REGISTRY.pipelines), None)
+            self.kernel.sleep(self.chance.uniform(0, 60))
+            clearing.reopen(self.store, REGISTRY, [] if self.is_quiet else bad)
+        self.kernel.sleep(self.chance.uniform(300, 900))
+
+    # ------------------------------------------------------------------ runs
+
+    def start_run(self, job: Dispatch, after: float) -> Process:
+        """``flow run-slot`` in a process of its own."""
+        claim = job.claim
+        process = Process(f"run {self.number()} of {claim.slot.pipeline}", self._clock_error())
+
+        def work() -> None:
+            with _expected():
+                runner = self.runner()
+                held = claim_of(
+                    runner.store, claim.slot.pipeline, claim.slot.at, f"{claim.fence}:{claim.holder}"
+                )
+                runner.run_claimed(held)
+            self.kernel.kill(process)
+
+        self.kernel.start(process, work, after)
+        return process
+
+    def load(self, declared: DeclaredPipeline, context: RunContext) -> RunResult:
+        """What stands in for `run_pipeline`: lock, settle, read, commit with the ledger, record.
+
+        As there, only the commit asks the ledger. So a slot that is loaded is given up after all when its
+        run dies before it says so, and those that follow fail at the source or die, too.
+        """
+        spec, here = declared.spec, current().process
+        assert context.slot is not None
+        slot, batch = Slot(spec.name, context.slot), f"slot:{context.slot.isoformat()}"
+        record = RunRecord(f"run-{self.number()}", spec.name, "t", "append", slot=slot.at, batch=batch)
+        self._write(lambda: self.run_log.start(record))
+        if spec.name in self.locks:
+            locked = PipelineLocked("another run holds it")
+            self._write(lambda: self.run_log.finish(record.run_id, "skipped", error=locked))
+            self.counts["locked"] += 1
+            raise locked
+        self.locks[spec.name] = here
+        self.books.starts(slot)
+        unlock = lambda: self._unlock(slot, here)  # noqa: E731
+        here.at_death.append(unlock)
         try:
-            pause = next(process)
-        except StopIteration:
+            self._settle(spec.name, record.run_id)
+            status, error = self._outcome(slot, batch, record.run_id)
+            self._write(lambda: self.run_log.finish(record.run_id, status, error=error))
+            if error is not None and not spec.continue_on_target_failure:
+                raise error
+            return RunResult(spec.name, record.run_id, "succeeded", (), 1.0, failure=error)
+        except Interrupted as stopped:
+            self.counts["interrupted"] += 1
+            self._write(lambda error=stopped: self.run_log.finish(record.run_id, "cancelled", error=error))
+            raise
+        finally:
+            unlock()
+
+    def _outcome(self, slot: Slot, batch: str, run_id: str) -> tuple[Any, LoadError | None]:
+        self._at_work(
+            self.chance.uniform(1, 20) if self.chance.random() < 0.9 else self.chance.uniform(20, 90)
+        )
+        if self.happens(0.15):
+            self.books.failed[slot] += 1
+            return "failed", SourceFailed("the source is away")
+        key = (slot.pipeline, batch)
+        if self.ledger and self.loaded[key]:
+            self.counts["already applied"] += 1
+        else:
+            self.loaded[key] += 1  # one transaction, the ledger's entry in it
+        if self.happens(0.03):
+            self.books.failed[slot] += 1
+            return "failed", LoadError("the answer to the commit was lost")
+        self._at_work(self.chance.uniform(0, 3))
+        return "succeeded", None
+
+    def _at_work(self, seconds: float) -> None:
+        """So long; it may die of itself or be asked to stop."""
+        here = current().process
+        self.kernel.sleep(seconds)
+        if here.is_interrupted or self.happens(0.01):
+            here.is_interrupted = False
+            raise Interrupted("it was asked to stop")
+        if self.happens(0.04):
+            self.counts["died at work"] += 1
+            self.kernel.kill(here)
+            raise ProcessDied
+        if self.happens(0.02):
+            here.was_hurt = True
+            here.paused_until = self.kernel.time + self.chance.uniform(0, 4 * LEASE)
+            self.kernel.sleep(0)
+
+    def _settle(self, pipeline: str, own: str) -> None:
+        """Whoever has the lock says what became of those who died with it."""
+        with _expected():
+            for left in self.run_log.running(pipeline):
+                if left.run_id != own:
+                    there = self.loaded[(pipeline, left.batch)]
+                    self.run_log.settle(left.run_id, "succeeded" if there else "interrupted", "settled")
+
+    def _unlock(self, slot: Slot, process: Process) -> None:
+        if self.locks.get(slot.pipeline) is process and self.books.at_work.get(slot) is process:
+            del self.locks[slot.pipeline], self.books.at_work[slot]
+
+    def _write(self, write: Callable[[], object]) -> None:
+        """A run log that cannot be written to never stops a run."""
+        with _expected():
+            write()
+
+
+class _Watched(Runner):
+    """Whose looks the books of catching up hear of."""
+
+    def watched(self, world: World) -> Runner:
+        object.__setattr__(self, "world", world)
+        return self
+
+    def look(self, agenda: Any) -> list[SlotRecord]:
+        world: World = self.world  # type: ignore[attr-defined]
+        seen, jumps, is_complete = world.catch_up.begins(world.now()), world.books.jumps, False
+        try:
+            found = super().look(agenda)
+            is_complete = True
+            return found
+        finally:
+            jumped = (world.books.jumps - jumps) * FORWARD
+            world.catch_up.ends(seen, world.now() + dt.timedelta(seconds=jumped), is_complete)
+
+
+class SimulatedExecutor(Executor):
+    """Loses runs, starts them late or twice, and sees what becomes of them or does not."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._host = world, current().process
+        self._runs: list[tuple[Dispatch, Process]] = []
+        self._sees = world.chance.random() < 0.7
+        self._owns = world.chance.random() < 0.5  # its runs end with it
+        self._freed = False
+
+    def check(self, run_log: str) -> None: ...
+
+    def room(self) -> int:
+        return 6 - sum(process.is_alive for _, process in self._runs)
+
+    def dispatch(self, job: Dispatch) -> None:
+        world = self._world
+        if world.happens(0.03):
+            world.counts["refused"] += 1
+            raise CannotDispatch("no room for it")
+        if world.happens(0.03):
+            world.counts["lost"] += 1
             return
-        except Unreachable:
-            self.die(name, process)
-            return
-        self.spawn_again(name, process, pause)
+        copies = 2 if world.happens(0.05) else 1
+        world.counts["twice"] += copies - 1
+        for _ in range(copies):
+            late = world.happens(0.05)
+            delay = world.chance.uniform(0, 3 * LEASE if late else 3.0)
+            process = world.start_run(job, delay)
+            process.at_death.append(self._ended)
+            self._runs.append((job, process))
 
-    def spawn_again(self, name: str, process: Process, after: float) -> None:
-        self.spawn(name, process, after)
+    def _ended(self) -> None:
+        self._freed = True
 
-    def die(self, name: str, process: Process) -> None:
-        self.deaths += 1
-        process.close()
-        claim = self.at_work.pop(name, None)
-        if claim is not None and self.chance.random() < 0.5:  # an executor sees it
-            self.spawn("executor", self.executor(claim), self.chance.uniform(0, LEASE))
-        if name.startswith("scheduler"):  # somebody starts it again
-            self.spawn(name, self.scheduler(f"{name} {self.started}"), self.chance.uniform(1, 120))
+    def watch(self) -> Sight:
+        over = [job.claim for job, process in self._runs if not process.is_alive]
+        self._runs = [(job, process) for job, process in self._runs if process.is_alive]
+        alive = [job.claim for job, _ in self._runs]
+        if not self._sees:
+            return Sight()
+        begun = self._world.books.claims
+        starting = [claim for claim in alive if begun[claim.slot].begun_by is None]
+        return Sight([Ending(claim, "it died") for claim in over if claim not in alive], starting)
 
-    # -------------------------------------------------------------- processes
+    def freed(self) -> bool:
+        freed, self._freed = self._freed, False
+        return freed
 
-    def scheduler(self, holder: str) -> Process:
-        agenda = Agenda(PIPELINES, INTERVAL)
-        while True:
-            lease = self.asked(self.store.lease, "scheduler", holder, LEADER)
-            yield 0.1
-            if lease is not None:
-                for record in self.asked(look, self.store, agenda):
-                    yield 0.05
-                    claim = self.asked(take, self.store, record, holder, LEASE, POLICY)
-                    if isinstance(claim, Claim):
-                        self.note_held(claim)
-                    yield 0.05
-                    if isinstance(claim, Claim):
-                        worker = f"worker {self.started} of {claim.slot.pipeline}"
-                        self.at_work[worker] = claim
-                        self.spawn(worker, self.worker(claim))
-            yield 15.0
+    def close(self, grace: float) -> None:
+        self.abandon()
+        end = self._world.kernel.time + grace
+        while self._owns and self._world.kernel.time < end and any(p.is_alive for _, p in self._runs):
+            self._world.kernel.sleep(2)
 
-    def executor(self, claim: Claim) -> Process:
-        """One that tells a scheduler of a run that died; the run may have said how it ended."""
-        record = self.asked(self.store.get, claim.slot)
-        yield 0.1
-        if record is not None and (record.status, record.fence) == ("claimed", claim.fence):
-            self.asked(self.store.begin, claim, 5.0)
-            self.noticed += self.asked(self.store.renew, claim, 5.0, "it died")
+    def abandon(self) -> None:
+        if self._owns and self._host.is_alive:
+            for _, process in self._runs:
+                process.is_interrupted = True
 
-    def worker(self, claim: Claim) -> Process:
-        if not self.asked(self.store.begin, claim, LEASE):
-            return
-        for _ in range(self.chance.randrange(4)):
-            yield LEASE / 3
-            if not self.asked(self.store.renew, claim, LEASE):
-                return
-        yield 1.0
-        if self.faults and self.chance.random() < 0.05:  # interrupted, or another run had the lock
-            self.given_back += self.asked(partial(self.store.wait, failed=False), claim, 5.0)
-            return
-        fails = self.faults and self.chance.random() < 0.2
-        if not fails:
-            self.commit(claim.slot)
-            yield 1.0
-        ended = Ended(not fails, "it failed" if fails else None)
-        self.asked(conclude, self.store, claim, ended, POLICY, self.chance)
 
-    def commit(self, slot: Slot) -> None:
-        """One transaction of the target, whose ledger knows a slot's batch."""
-        if self.loaded[slot] == 0:
-            self.loaded[slot] += 1
+def _expected() -> AbstractContextManager[None]:
+    """What ends a command, and is told to whoever called it."""
+    return suppress(FlowError)
 
-    def note_held(self, claim: Claim) -> None:
-        before = self.held.get(claim.slot)
-        assert before is None or before.fence < claim.fence, f"{before} and {claim}"
-        self.held[claim.slot] = claim
 
-    # -------------------------------------------------------------- what must hold
-
-    def expected(self) -> Iterator[Slot]:
-        """Every fire since the first that was seen, of those pipelines that want them all."""
-        until = EPOCH + dt.timedelta(hours=self.hours)
-        for each in PIPELINES:
-            first = min((slot.at for slot in self.held if slot.pipeline == each.name), default=None)
-            if each.catchup == "all" and first is not None:
-                fires = each.schedule.fires(first - dt.timedelta(seconds=1), until)
-                yield from (Slot(each.name, at) for at in fires)
+def _no_spark(_: object) -> Any:
+    raise AssertionError("nothing is loaded here")

@@ -1,0 +1,68 @@
+"""What must hold of workflows when all is quiet: each ended as its jobs did, and no end fired one twice."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator
+
+from ematix_flow.schedule.endings import last_ends
+from ematix_flow.schedule.workflows import Workflows, slot_name
+from ematix_flow.spec.workflows import WorkflowSpec
+from ematix_flow.state.slots import ENDED, Slot, SlotRecord
+from tests.simulation.declared import REGISTRY
+from tests.simulation.simulated_control import World
+
+
+def broken_workflows(world: World) -> Iterator[str]:
+    for spec in REGISTRY.workflows.values():
+        yield from _jobs(world, spec)
+        if spec.triggered_by is not None:
+            yield from _trigger(world, spec)
+    workflows = Workflows(
+        list(REGISTRY.workflows.values()),
+        lambda names: last_ends(world.history, names, REGISTRY),  # type: ignore[arg-type]
+    )
+    newest, ends = workflows.firings(world.real), workflows.last_ends(world.real)
+    for name, firing in newest.items():
+        if not workflows.waits_for(name, firing, ends):
+            yield f"{name} was not fired for what has ended well"
+
+
+def slots_of(world: World, pipeline: str) -> list[SlotRecord]:
+    """The oldest first."""
+    found = [world.real.get(slot) for slot in world.books.opened if slot.pipeline == pipeline]
+    return sorted((record for record in found if record), key=lambda record: record.slot.at)
+
+
+def _jobs(world: World, spec: WorkflowSpec) -> Iterator[str]:
+    for record in slots_of(world, slot_name(spec.name)):
+        if record.status == "skipped":  # its schedule let it be
+            continue
+        jobs = [world.real.get(Slot(job, record.slot.at)) for job in spec.jobs]
+        if not all(job is not None and job.status in ENDED for job in jobs):
+            yield f"{record} without all of its jobs: {jobs}"
+        well = all(job is not None and job.status == "succeeded" for job in jobs)
+        cleared = any(Slot(job, record.slot.at) in world.books.reopened for job in spec.jobs)
+        if (record.status == "succeeded") is not well and not (well and cleared):
+            yield f"{record}, and its jobs: {jobs}"
+
+
+def _trigger(world: World, spec: WorkflowSpec) -> Iterator[str]:
+    """Every firing used at least one end that no other had, every end is real, and each has its slot."""
+    rows = slots_of(world, slot_name(spec.name) + ":firings")
+    fired, seen = set[dt.datetime](), set[tuple[str, str]]()
+    for row in rows:
+        told = json.loads(row.reason or "")
+        fired.add(dt.datetime.fromisoformat(told["at"]))
+        used = {(upstream, end) for upstream, ends in told["used"].items() for end in ends}
+        if not used - seen:
+            yield f"{spec.name} fired at {told['at']} for nothing new"
+        seen |= used
+    for upstream, end in seen:
+        if upstream in REGISTRY.pipelines and end not in world.history.good_ends(upstream):
+            yield f"{spec.name} fired for {end} of {upstream}, which did not end well"
+    if {record.slot.at for record in slots_of(world, slot_name(spec.name))} != fired:
+        yield f"{spec.name} has other slots than firings"
+    if [round(row.slot.at.timestamp()) for row in rows] != list(range(1, len(rows) + 1)):
+        yield f"the firings of {spec.name} are not numbered one by one"
