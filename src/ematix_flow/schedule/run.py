@@ -269,6 +269,9 @@ def _locked_run(
             batch = choose_batch(
                 spec, world, context.run_log, attempt.batch, attempt.earlier, unreachable, note
             )
+        done = None if unreachable else _loaded_before(spec, world, context, attempt)
+        if done is not None:
+            return replace(done, notes=tuple(notes)), batch
         plan = build_plan(declared, world, without=unreachable)
         if len(spec.targets) > 1:  # only now: a run that fails before it loads leaves all to the next
             context.run_log.take_batch(str(run_id), batch.key, batch.overdue)
@@ -281,6 +284,24 @@ def _locked_run(
         post = run_post_transforms(declared, plan, world, loaded, context, run_pipeline)
     seconds = time.monotonic() - attempt.started
     return replace(loaded, seconds=seconds, post=tuple(post), notes=tuple(notes)), batch
+
+
+def _loaded_before(
+    spec: PipelineSpec, world: World, context: RunContext, attempt: _Attempt
+) -> RunResult | None:
+    """The result of a slot that every target holds already: nothing is asked of its source any more.
+
+    Where transforms follow a load, the load itself finds out, and they follow.
+    """
+    if context.slot is None or spec.transforms_post:
+        return None
+    there = committed_targets(spec, world, None, attempt.batch)
+    if len(there) < len(spec.targets):
+        return None
+    found = [TargetResult(each.label, each.mode, "", "skipped", ALREADY_APPLIED) for each in spec.targets]
+    results = tuple(_committed_before(each, attempt, attempt.batch) for each in found)
+    seconds = time.monotonic() - attempt.started
+    return RunResult(spec.name, str(attempt.run_id), _status(list(results)), results, seconds, attempt.number)
 
 
 def _lock(spec: PipelineSpec, world: World, run_id: uuid.UUID, locks: ExitStack) -> dict[str, FlowError]:

@@ -276,6 +276,22 @@ def test_a_run_for_a_slot_that_nobody_keeps_is_tried_again_like_any_other(databa
     assert flaky.sync(slot=slot).status == "skipped"
 
 
+def test_a_slot_that_is_loaded_asks_nothing_of_its_source_any_more(database: Path) -> None:
+    """As when a run commits and dies before it can say so, and the source is away at the next attempt."""
+
+    @ematix.pipeline(target=People, target_connection="shop")
+    def people(conn: Any) -> str:
+        return "SELECT id, name FROM raw_people"
+
+    slot = dt.datetime(2026, 3, 1, tzinfo=dt.timezone.utc)
+    assert people.sync(slot=slot).rows_inserted == 2
+    execute(database, "DROP TABLE raw_people")
+    again = people.sync(slot=slot)
+    assert (again.status, again.reason) == ("skipped", "the ledger already holds this batch")
+    with pytest.raises(FlowError):
+        people.sync(slot=slot + dt.timedelta(days=1))
+
+
 def test_a_failing_post_load_transform_does_not_make_a_retry_load_again(database: Path) -> None:
     with pytest.raises(PostTransformFailed):
         declare(retry={"max_attempts": 3}, transforms_post=["DELETE FROM nowhere"]).sync()
