@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ematix_flow.errors import FlowError
 from ematix_flow.observe.listener import Attempt, Listener, Progress
 from ematix_flow.spec.redaction import mask
 
@@ -178,7 +179,8 @@ class _Told:
         try:
             event(self._observer)
         except Exception as error:  # whatever a library throws, the run goes on
-            self._complain(f"{type(error).__name__}: {error}")
+            told = str(error) if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
+            self._complain(told)
 
     def _complain(self, why: str) -> None:
         if not self._complained:  # once: a run is not the place to read of it a hundred times

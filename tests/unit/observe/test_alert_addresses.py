@@ -20,10 +20,10 @@ TOKEN = "T0000/B0000/sesame99"
         ("stdout://", "stdout"),
         (f"slack://hooks.slack.com/services/{TOKEN}", "slack at hooks.slack.com"),
         (f"https://hooks.slack.com/services/{TOKEN}", "slack at hooks.slack.com"),
-        ("https://chat.example.com:8443/hooks/abcdefgh", "slack at chat.example.com"),
+        ("https://chat.example.com:8443/hooks/abcdefgh", "slack at chat.example.com:8443"),
         ("webhook://example.com/in?team=ops", "webhook at example.com"),
         ("webhook+https://example.com/in", "webhook at example.com"),
-        ("webhook+http://localhost:8080/in", "webhook at localhost"),
+        ("webhook+http://localhost:8080/in", "webhook at localhost:8080"),
         ("webhook+http://intranet/in?insecure=1", "webhook at intranet"),
         ("email://mail.example.com?to=a@example.com,b@example.com", "email by mail.example.com"),
         (
@@ -46,7 +46,7 @@ def test_a_url_names_an_alerter(url: str, name: str) -> None:
     [
         ("slak://hooks.slack.com/sesame99", "Did you mean 'slack'"),
         ("nothing-like-it://sesame99", "no alerter is called nothing-like-it://"),
-        ("no url, sesame99", "without blanks"),
+        ("no url, sesame99", "has no scheme"),
         ("stdout://sesame99", "goes nowhere but"),
         ("stdout://?remnd=6h", "Did you mean 'remind'"),
         ("stdout://?remind=soon", "remind='soon'"),

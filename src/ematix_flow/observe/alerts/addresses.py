@@ -82,8 +82,9 @@ class _Url:
     def __init__(self, text: str) -> None:
         found = _SCHEME.fullmatch(text)
         if found is None or re.search(r"\s", text):
+            wrong = "has no scheme" if found is None else "has blanks in it"
             raise ConfigError(
-                "an alerter is a URL without blanks, and one of those given is not",
+                f"an alerter is a URL, as scheme://…, and one of those given {wrong}",  # it may be a secret
                 next_step="write stdout://, slack://hooks.slack.com/services/…, email://host?to=…",
             )
         self.scheme = found[1].lower()

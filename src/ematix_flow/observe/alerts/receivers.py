@@ -22,6 +22,12 @@ PAGERDUTY = "https://events.pagerduty.com/v2/enqueue"
 SEVERITIES = ("critical", "error", "warning", "info")
 
 
+def place_of(url: str) -> str:
+    """Host and port, which are no secret."""
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
+
+
 class StdoutAlerter(Alerter):
     """Lines on stderr, so that what a command prints on stdout stays data."""
 
@@ -39,7 +45,7 @@ class SlackAlerter(Alerter):
 
     def __init__(self, url: str, *, insecure: bool = False) -> None:
         self._url = _hidden(url, insecure)
-        self.name = f"slack at {urlsplit(url).hostname}"
+        self.name = f"slack at {place_of(url)}"
 
     def send(self, event: AlertEvent) -> None:
         mark = {"recovered": ":white_check_mark:", "test": ":wave:"}.get(event.kind, ":rotating_light:")
@@ -53,7 +59,7 @@ class WebhookAlerter(Alerter):
 
     def __init__(self, url: str, *, secret: str | None = None, insecure: bool = False) -> None:
         self._url, self._key = _hidden(url, insecure), None if secret is None else _key(secret)
-        self.name = f"webhook at {urlsplit(url).hostname}"
+        self.name = f"webhook at {place_of(url)}"
 
     def send(self, event: AlertEvent) -> None:
         body, moment = _json(event.to_json()), str(int(time.time()))
