@@ -145,12 +145,12 @@ def test_a_test_says_what_came_of_it(shop: Path, flow: Flow, monkeypatch: pytest
     with http_receiver("ok", "answers 404") as server:
         monkeypatch.setenv("EMATIX_FLOW_ALERTERS", f"stdout:// webhook+http://{server.host}/sesame99")
         well = flow("alerts", "test")
-        assert well.code == 0 and re.search(r"webhook at localhost +ok", well.out)
+        assert well.code == 0 and re.search(rf"webhook at {server.host} +ok", well.out)
         bad = flow("alerts", "test", "--output", "json")
     assert bad.code == 1
     assert [(each["alerter"], each["status"]) for each in bad.json] == [
         ("stdout", "ok"),
-        ("webhook at localhost", "failed"),
+        (f"webhook at {server.host}", "failed"),
     ]
     assert "404" in bad.json[1]["reason"] and "sesame99" not in bad.out + bad.err
     assert server.posted[0].json["kind"] == "test"
