@@ -160,6 +160,8 @@ class RegistryServer:
             f"-Djava.io.tmpdir={self.folder}",
             "-Dquarkus.http.host=127.0.0.1",
             f"-Dquarkus.http.port={port}",
+            "-Dquarkus.management.host=127.0.0.1",
+            f"-Dquarkus.management.port={free_port()}",  # else 9000, which only one of them can have
             "-Dapicurio.rest.artifact.deletion.enabled=true",
             "-jar",
             str(self._tree / "quarkus-run.jar"),
