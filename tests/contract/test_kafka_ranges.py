@@ -323,24 +323,6 @@ def test_a_login_that_is_refused_is_told(kafka: KafkaServer, kafka_topic: str) -
         list(ranges.RangeSplit(splits[0].ranges, impatient(splits[0].reader)).read())
 
 
-def test_a_long_stretch_of_aborted_messages_is_got_past(kafka: KafkaServer) -> None:
-    """It takes longer to fetch than a reader waits for a message."""
-    topic = kafka.create_topic("aborted", 1)
-    with transaction(kafka, commits=False) as producer:
-        for _ in range(6_000):
-            producer.produce(topic, b"x" * 2_000)
-            producer.poll(0)
-    kafka.send(topic, [b"the last"])
-    end = source(kafka)._cluster.ends([(topic, 0)])[topic, 0]
-    splits = source(kafka).splits(Reading(topic), position({topic: {0: 0}}), position({topic: {0: end}}), 1)
-    assert splits is not None
-    reader = splits[0].reader
-    slow = {**reader.settings, "fetch.message.max.bytes": 2_500, "batch.num.messages": 1}
-    hasty = ranges.Reader(reader.connection, slow, patience=2.0)
-    found = [row for batch in ranges.RangeSplit(splits[0].ranges, hasty).read() for row in batch.to_pylist()]
-    assert [row["value"] for row in found] == [b"the last"]
-
-
 def impatient(reader: ranges.Reader) -> ranges.Reader:
     return ranges.Reader(reader.connection, reader.settings, reader.fail_on_data_loss, patience=3.0)
 

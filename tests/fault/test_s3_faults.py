@@ -121,7 +121,6 @@ def test_a_server_that_goes_away_at_the_commit_leaves_a_question_that_the_next_r
     assert_tidy(lake)
 
 
-@pytest.mark.long
 def test_a_commit_that_the_server_is_still_at_is_waited_for(
     lake: S3Lake, proxy: S3Proxy, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +137,6 @@ def test_a_commit_that_the_server_is_still_at_is_waited_for(
     assert_tidy(lake)
 
 
-@pytest.mark.long
 def test_a_commit_that_comes_late_after_its_load_failed_finds_all_of_its_files(
     lake: S3Lake, proxy: S3Proxy, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,7 +438,6 @@ def test_a_run_that_is_killed_anywhere_leaves_nothing_and_the_next_is_exact(
         assert_tidy(lake)
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_that_is_killed_while_it_uploads_leaves_nothing(
     tmp_path: Path, lake: S3Lake, proxy: S3Proxy, runs: ForkedRuns

@@ -18,7 +18,7 @@ from ematix_flow.api.streaming import StreamingPipeline
 from ematix_flow.backends.dead_letters import open_for_stream
 from ematix_flow.spec.connections import SQLiteConnection
 from tests.services.kafka import KafkaServer
-from tests.stream_runs import kafka_connection, load, produce, query, stream, warehouse
+from tests.stream_runs import events_into, kafka_connection, load, produce, query, stream, warehouse
 
 pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("spark")]
 
@@ -26,12 +26,12 @@ POINTS = [
     pytest.param("staging.created", marks=pytest.mark.long),
     "staging.loaded",
     "stream.dead_letters",
-    pytest.param("stream.staged", marks=pytest.mark.long),
+    "stream.staged",
     "apply.before_commit",
     "apply.after_commit",
     pytest.param("staging.dropped", marks=pytest.mark.long),
     "stream.target_committed",
-    pytest.param("stream.committed", marks=pytest.mark.long),
+    "stream.committed",
     "stream.acknowledged",
 ]
 
@@ -43,14 +43,7 @@ def events(pg_database: str) -> str:
 
 
 def into(kafka: KafkaServer, topic: str, url: str, **options: Any) -> StreamingPipeline:
-    return stream(
-        source=kafka_connection(kafka),
-        source_query=topic,
-        target=warehouse(url),
-        target_table=("public", "events"),
-        transform_on_error="dlq",
-        **options,
-    )
+    return events_into(url, kafka, topic, transform_on_error="dlq", **options)
 
 
 @pytest.mark.parametrize("point", POINTS)
