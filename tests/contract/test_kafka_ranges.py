@@ -323,6 +323,28 @@ def test_a_login_that_is_refused_is_told(kafka: KafkaServer, kafka_topic: str) -
         list(ranges.RangeSplit(splits[0].ranges, impatient(splits[0].reader)).read())
 
 
+def test_a_stretch_of_aborted_messages_that_takes_longer_than_a_readers_patience_is_got_past(
+    kafka: KafkaServer,
+) -> None:
+    topic = kafka.create_topic("aborted", 1)
+    with transaction(kafka, commits=False) as producer:
+        for number in range(400):
+            producer.produce(topic, b"x" * 1_000)
+            if number % 10 == 9:
+                producer.flush(30)  # a batch of its own: one is the least that is fetched
+    kafka.send(topic, [b"the last"])
+    kafka.throttle("slow-reader", 50_000)
+    end = source(kafka)._cluster.ends([(topic, 0)])[topic, 0]
+    splits = source(kafka).splits(Reading(topic), position({topic: {0: 0}}), position({topic: {0: end}}), 1)
+    assert splits is not None
+    reader = splits[0].reader
+    least = {"fetch.message.max.bytes": 11_000, "fetch.max.bytes": 11_000, "message.max.bytes": 11_000}
+    slow = {**reader.settings, **least, "client.id": "slow-reader"}
+    hasty = ranges.Reader(reader.connection, slow, patience=4.0)
+    found = [row for batch in ranges.RangeSplit(splits[0].ranges, hasty).read() for row in batch.to_pylist()]
+    assert [row["value"] for row in found] == [b"the last"]
+
+
 def impatient(reader: ranges.Reader) -> ranges.Reader:
     return ranges.Reader(reader.connection, reader.settings, reader.fail_on_data_loss, patience=3.0)
 

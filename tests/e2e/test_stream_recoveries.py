@@ -251,6 +251,11 @@ def test_health_names_a_target_that_fails_alone_until_it_is_back(tmp_path: Path)
         assert failing == "late:main.events" and "not-yet" in told["last_error"]
         (tmp_path / "not-yet").mkdir()
         assert until("ok") == {}
+        deadline = time.monotonic() + 120
+        there = "SELECT name FROM sqlite_master WHERE name = 'events'"
+        while not (rows_in(tmp_path, there) and rows_in(tmp_path, "SELECT id FROM events")):
+            assert time.monotonic() < deadline and running.is_running, "the other target got nothing"
+            time.sleep(0.1)
     finally:
         running.stop()
         running.wait()

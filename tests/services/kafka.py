@@ -14,8 +14,9 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NoAnswer  # in Python 3.10 another than the built-in one
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ class KafkaServer:
 
     def __init__(self, jars_folder: Path, folder: Path) -> None:
         self.folder = folder
-        self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        self.cluster_id = base64.b64encode(uuid.uuid4().bytes, altchars=b"ab").decode().rstrip("=")
         self.certificates = make_certificates(folder / "tls")
         self.client_certificate = make_client_certificate(folder / "tls", "client")
         self.locked_certificate = make_client_certificate(folder / "tls", "locked", password=KEY_PASSWORD)
@@ -183,6 +184,7 @@ class KafkaServer:
             "log.initial.task.delay.ms": "500",
             "log.retention.ms": "-1",  # a test may send a message of long ago
             "file.delete.delay.ms": "500",
+            "quota.window.num": "2",  # a client that is throttled goes on within the second
             "num.network.threads": "2",
             "num.io.threads": "4",
         }
@@ -247,7 +249,7 @@ class KafkaServer:
         readable = re.sub(r"[^a-zA-Z0-9]+", "-", hint)[:40].strip("-")
         name = name or f"t-{readable}-{secrets.token_hex(4)}".replace("--", "-")
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
-        self.admin().create_topics([topic])[name].result(30)
+        self._asked(lambda: self.admin().create_topics([topic])[name], done="TOPIC_ALREADY_EXISTS")
         self._await_topic(name, partitions)
         return name
 
@@ -259,7 +261,7 @@ class KafkaServer:
 
     def drop_topic(self, topic: str) -> None:
         self.start()  # a test may have left it down
-        self.admin().delete_topics([topic])[topic].result(30)
+        self._asked(lambda: self.admin().delete_topics([topic])[topic], done="UNKNOWN_TOPIC_OR_PART")
         deadline = time.monotonic() + 30
         while topic in self.admin().list_topics(timeout=10).topics and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -271,6 +273,21 @@ class KafkaServer:
         request = TopicPartition(topic, partition, before)
         for done in self.admin().delete_records([request]).values():
             done.result(30)
+
+    def throttle(self, client_id: str, bytes_per_second: int) -> None:
+        """Let clients that call themselves so read no faster than that, on the whole."""
+        done = subprocess.run(
+            self._java(
+                "kafka.admin.ConfigCommand", "--bootstrap-server", self.bootstrap, "--alter",
+                "--entity-type", "clients", "--entity-name", client_id,
+                "--add-config", f"consumer_byte_rate={bytes_per_second}",
+            ),
+            capture_output=True,
+            text=True,
+            check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise ServiceUnavailable(f"Kafka's quota could not be set:\n{done.stdout}{done.stderr}")
 
     def send(self, topic: str, values: Sequence[bytes | None], **each: Any) -> None:
         """Messages of these values; ``each`` goes with every one of them."""
@@ -315,6 +332,29 @@ class KafkaServer:
         answer = self.admin().list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
         found = answer.result(30).topic_partitions
         return {p.partition: (p.offset, p.metadata or None) for p in found if p.topic == topic}
+
+    def _asked(self, ask: Callable[[], Future[Any]], done: str) -> None:
+        """Asked a second time by a new client when no answer comes; ``done`` then says that it is.
+
+        A broker that is silent again says where its threads stand.
+        """
+        from confluent_kafka import KafkaException
+
+        try:
+            ask().result(30)
+            return
+        except NoAnswer:
+            self._clients.clear()
+        try:
+            ask().result(30)
+        except KafkaException as error:
+            if error.args[0].name() != done:
+                raise
+        except NoAnswer:
+            os.kill(self.pid, signal.SIGQUIT)  # a JVM writes its threads to its log, and goes on
+            time.sleep(2)
+            log = (self.folder / "server.log").read_text(errors="replace")
+            raise ServiceUnavailable(f"Kafka is there and does not answer:\n{log[-60_000:]}") from None
 
     def _await_topic(self, name: str, partitions: int) -> None:
         deadline = time.monotonic() + 30

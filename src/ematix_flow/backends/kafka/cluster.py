@@ -35,6 +35,7 @@ _COORDINATOR = (
 )
 _UNSTABLE = (KafkaError.UNSTABLE_OFFSET_COMMIT,)
 _MOST_MEMBERS = 4
+_ASK_SECONDS = 10.0  # then a new client asks: one may wait for a coordinator that is there again
 
 
 class Unstable(SourceFailed):
@@ -140,23 +141,24 @@ class Cluster:
         if not asked:
             return {}
         doing = f"read the offsets of group {group!r}"
-        seconds = patience if patience is not None else self._seconds
-        deadline = time.monotonic() + seconds
-        with self._asking(group, stable) as member:
-            while True:
-                left = max(deadline - time.monotonic(), 0.1)
-                try:
-                    found = member.committed(asked, timeout=left)
-                    break
-                except KafkaException as error:
-                    said: KafkaError = error.args[0]
-                    waits = said.code() in _COORDINATOR or said.code() in _UNSTABLE
-                    if waits and time.monotonic() < deadline:
-                        time.sleep(0.05)
-                        continue
-                    if stable and said.code() in (*_UNSTABLE, KafkaError._TIMED_OUT) and self._answers():
-                        raise Unstable(f"cannot {doing}: a transaction is open") from error
-                    raise self._source_failure(doing, said) from error
+        deadline = time.monotonic() + (patience if patience is not None else self._seconds)
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                with self._asking(group, stable) as member:
+                    found = member.committed(asked, timeout=max(min(left, _ASK_SECONDS), 0.1))
+                break
+            except KafkaException as error:
+                said: KafkaError = error.args[0]
+                waits = said.code() in (*_COORDINATOR, *_UNSTABLE, KafkaError._TIMED_OUT)
+                if waits and time.monotonic() < deadline:
+                    time.sleep(0.2)
+                    continue
+                if stable and said.code() in (*_UNSTABLE, KafkaError._TIMED_OUT) and self._answers():
+                    raise Unstable(
+                        f"cannot {doing}: a transaction is open, or the coordinator of the group is silent"
+                    ) from error
+                raise self._source_failure(doing, said) from error
         for each in found:
             if each.error is not None:
                 raise self._source_failure(doing, each.error)

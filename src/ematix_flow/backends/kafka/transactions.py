@@ -117,7 +117,7 @@ class SendingOnce:
     def __init__(self, sender: KafkaSender, stream: Token) -> None:
         self._transaction = _Transaction(sender, stream)
         self._transaction.begin()
-        self._last = read_marker(Cluster(sender.connection), stream)
+        self._last = read_marker(Cluster(sender.connection), stream, patience=_PATIENCE)
 
     def send(self, batches: Iterable[pa.RecordBatch], token: Token) -> int:
         """All messages and the token, or nothing; 0 when the token is there already."""
