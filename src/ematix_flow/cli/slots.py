@@ -39,13 +39,12 @@ def slot_runner(
     observability: Observability | None = None,
 ) -> Iterator[Runner]:
     """Runs slots of these pipelines, and records each run."""
-    from ematix_flow.backends.run_logs import open_slots
     from ematix_flow.schedule.context import run_context
     from ematix_flow.schedule.run_due import Runner, new_holder
     from ematix_flow.schedule.workflows import kept_under
 
     with (
-        open_slots(slots_url(run_log), env=os.environ) as store,
+        _needed_slots(run_log) as store,
         run_context(
             run_log=run_log, engine=engine, listener=listener, trigger=trigger, observability=observability
         ) as context,
@@ -68,6 +67,18 @@ def slot_runner(
         if context.keep is not None:
             ended = [spec for spec in registry.workflows.values() if ran & set(spec.jobs)]
             _forget(store, [*ran, *kept_under(ended)], store.now() - context.keep)
+
+
+def _needed_slots(run_log: str | None) -> SlotStore:
+    """Without them nobody knows what has run: unlike the run log, they must be there."""
+    from ematix_flow.backends.run_logs import open_slots
+    from ematix_flow.errors import FlowError
+
+    try:
+        return open_slots(slots_url(run_log), env=os.environ)
+    except FlowError as error:
+        error.state = "; ".join(filter(None, ("nothing was run", error.state)))
+        raise
 
 
 def _forget(store: SlotStore, names: Iterable[str], before: dt.datetime) -> None:
