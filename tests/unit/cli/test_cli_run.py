@@ -138,7 +138,30 @@ def test_every_run_is_recorded(flow, shop):
 
 
 def test_quiet_says_only_what_failed(flow, shop):
-    assert flow("run", "--all", "--quiet").err == ""
+    done = flow("run", "--all", "--quiet")
+    assert (done.code, done.out, done.err) == (0, "", "")
+    assert len(flow("run", "--all", "--quiet", "-o", "json").json) == 3
+
+
+def test_attempts_are_in_the_table_where_there_was_more_than_one(flow, shop):
+    declared = shop / "shop_pipelines.py"
+    retried = declared.read_text().replace(
+        'name="apart", mode="truncate")',
+        'name="apart", mode="truncate",\n                 retry={"max_attempts": 3, "backoff_seconds": 0})',
+    )
+    declared.write_text(retried.replace("SELECT 'apart' AS note", "SELECT note FROM missing"))
+    assert "attempts" not in flow("run", "orders").out
+    failed = flow("run", "apart")
+    header, row = failed.out.splitlines()
+    assert row[header.index("attempts") + len("attempts") - 1] == "3"
+    assert flow("run", "apart", "-o", "json").json[0]["attempts"] == 3
+
+
+def test_a_merge_of_keys_alone_says_what_becomes_of_rows_that_are_there(flow, shop):
+    declared = shop / "shop_pipelines.py"
+    text = declared.read_text().replace('name="apart", mode="truncate"', 'name="apart", mode="merge"')
+    declared.write_text(text)
+    assert "insert new rows, leave those that are there by key (note)" in flow("plan", "apart").out
 
 
 def test_the_plan_is_shown_before_it_is_carried_out(flow, shop):

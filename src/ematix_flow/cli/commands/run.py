@@ -62,7 +62,7 @@ def run(
         Path | None,
         typer.Option("--force-path", help="Take this path instead of the planner's choice."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and the result.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors; no table.")] = False,
     alerter: AlerterOption = None,
     metrics: MetricsOption = None,
     traces: TracesOption = None,
@@ -105,10 +105,11 @@ def run(
                         registry, chosen, context, before=view.started, after=view.finished, workers=workers
                     )
             except Interrupted:
-                if output == "text" and view.outcomes:
+                if output == "text" and view.outcomes and not quiet:
                     write_outcomes(view.outcomes, registry, as_json=False)
                 raise
-    write_outcomes(outcomes, registry, as_json=output == "json")
-    if dry_run:
+    if not quiet or output == "json":
+        write_outcomes(outcomes, registry, as_json=output == "json")
+    if dry_run and not quiet:
         say("dry run: nothing was changed")
     return exit_code(outcomes)

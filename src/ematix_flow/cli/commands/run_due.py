@@ -26,6 +26,7 @@ from ematix_flow.cli.options import (
 )
 from ematix_flow.cli.output import Column, count, status_column, write_json, write_table
 from ematix_flow.cli.project import load_project, narrowed
+from ematix_flow.cli.results import unsaid_reason
 from ematix_flow.cli.slots import slot_runner
 from ematix_flow.cli.terminal import say
 from ematix_flow.cli.watching import choose_view
@@ -55,7 +56,7 @@ def run_due(
         typer.Option("--lease-seconds", help="After how long without a word a run counts as dead."),
     ] = 300.0,
     workers: WorkersOption = 1,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and the result.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors; no table.")] = False,
     alerter: AlerterOption = None,
     metrics: MetricsOption = None,
     traces: TracesOption = None,
@@ -87,9 +88,10 @@ def run_due(
         chosen = replace(runner, only=only)
         outcomes = chosen.run_due(dt.timedelta(seconds=interval), after=view.slot_finished, workers=workers)
         held = [] if outcomes else chosen.held(chosen.names)
-    for record in held:
+    for record in held if not quiet else ():
         say(f"{record.slot.pipeline}: {told_held(record)}")
-    _show(outcomes, output)
+    if not quiet or output == "json":
+        _show(outcomes, output)
     return exit_code(outcomes)
 
 
@@ -118,7 +120,7 @@ def _show(outcomes: list[SlotOutcome], output: str) -> None:
 def _row(outcome: SlotOutcome) -> tuple[object, ...]:
     inserted = count(outcome.result.rows_inserted) if outcome.result else ""
     status = outcome.status.replace("_", " ")
-    return outcome.slot.pipeline, local(outcome.slot.at), status, inserted, outcome.reason or ""
+    return outcome.slot.pipeline, local(outcome.slot.at), status, inserted, unsaid_reason(outcome)
 
 
 def _json(outcome: SlotOutcome) -> dict[str, Any]:
