@@ -13,6 +13,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from ematix_flow.backends.embedded import DatabaseFile
+from ematix_flow.backends.registry import require_driver
 from ematix_flow.backends.stores.object_urls import OBJECT_SCHEMES, open_objects
 from ematix_flow.errors import ConfigError, FlowError
 from ematix_flow.spec.connections import (
@@ -104,6 +105,7 @@ def sql_tables(url: str) -> SqlTables:
         return SqlTables(str(place), sqlite_engine(place.path), create_tables=place.create_tables)
     plain, own = without_options(url, ("create_tables", "schema"))
     connection, location = connection_from_mapping(RUN_LOG, {"url": plain}), mask_url(url)
+    require_driver(connection, f"the run log {location}")
     create, schema = truth("create_tables", own.get("create_tables")), own.get("schema") or SCHEMA
     if isinstance(connection, PostgresConnection):
         from ematix_flow.backends.postgres.sql_engine import sql_engine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import uuid
 from contextlib import closing
 from pathlib import Path
@@ -340,3 +341,28 @@ def test_bad_input_gives_one_clear_error_and_changes_nothing(flow, shop, old, ne
     assert message in failed.err
     assert "Traceback" not in failed.err
     assert loaded(shop) == before
+
+
+def test_a_missing_driver_is_told_before_anything_runs(flow, shop, monkeypatch):
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    declared = (shop / "shop_pipelines.py").read_text()
+    (shop / "shop_pipelines.py").write_text(
+        declared
+        + """
+from ematix_flow import DuckDBConnection
+
+@ematix.pipeline(target=Notes, target_connection=DuckDBConnection(name="lake", path="lake.db"), name="late",
+                 schedule="0 0 1 1 *", source_connection="shop")
+def late(conn):
+    return "SELECT note FROM orders"
+"""
+    )
+    failed = flow("run", "--all")
+    assert (failed.code, failed.out) == (2, "")
+    assert "connection 'lake' needs the Python package 'duckdb', which is not installed" in failed.err
+    assert "state: nothing was run" in failed.err and "next:  pip install ematix-flow-spark" in failed.err
+    assert flow("run", "orders").code == 0
+    due = flow("run-due")
+    assert due.code == 0 and "warning: connection 'lake' needs the Python package 'duckdb'" in due.err
+    log = flow("runs", "list", "--run-log", "duckdb://runs.duckdb")
+    assert log.code == 2 and "error: the run log duckdb://runs.duckdb needs" in log.err

@@ -206,3 +206,62 @@ def test_without_its_store_run_due_says_that_nothing_was_run(flow, tmp_path):
     damaged = flow("run-due", "--run-log", "log.db")
     assert damaged.code == 2 and "state: nothing was run; the file is damaged" in damaged.err
     assert "put a backup in its place, or move it away" in damaged.err
+
+
+def foretold(flow):
+    return {
+        each["pipeline"]: (each["would"], each["why"])
+        for each in flow("run-due", "--dry-run", "-o", "json").json
+    }
+
+
+def minutes() -> list[dt.datetime]:
+    """This minute and those around it, for slots that no look opens anew meanwhile."""
+    now = dt.datetime.now(dt.timezone.utc).replace(second=0, microsecond=0)
+    return [now + dt.timedelta(minutes=number) for number in (0, 1, 2)]
+
+
+def test_a_dry_run_of_what_is_due_changes_nothing(flow, shop):
+    flow("status")  # makes the run log
+    log_file = slots_url(None).removeprefix("sqlite://")
+    with closing(sqlite3.connect(log_file)) as log:
+        before = list(log.iterdump())
+    assert foretold(flow) == {"orders": ("run", None), "daily": ("run", "after orders, if that succeeds")}
+    shown = flow("run-due", "--dry-run")
+    assert "fired by * * * * *" in shown.out
+    assert "dry run: nothing was run, and nothing was changed" in shown.err
+    with closing(sqlite3.connect(log_file)) as log:
+        assert list(log.iterdump()) == before
+    with closing(sqlite3.connect(shop / "shop.db")) as database:
+        assert database.execute("SELECT name FROM sqlite_master").fetchall() == [("raw",)]
+
+
+def test_a_dry_run_tells_who_has_a_slot_and_what_waits_for_it(flow):
+    with open_slots(slots_url(None), env=os.environ) as store:
+        store.open([Slot("orders", at) for at in minutes()])
+        first = store.unended(["orders"])[0]
+        store.claim(first, "host/1", 300)
+    told = foretold(flow)
+    assert told["orders"][0] == "wait" and "is held by host/1 until" in told["orders"][1]
+    assert told["daily"][0] == "wait" and told["daily"][1].endswith("has not ended yet")
+
+
+def test_a_dry_run_tells_what_would_be_skipped_and_given_up(flow):
+    with open_slots(slots_url(None), env=os.environ) as store:
+        store.open([Slot("orders", at) for at in minutes()], "gave_up", "broken")
+        (slot,) = dying = [Slot("apart", minutes()[0])]
+        store.open(dying)
+        for _ in range(3):
+            store.begin(store.claim(store.get(slot), "host/1", 0), 0)
+    told = foretold(flow)
+    assert told["daily"][0] == "be_skipped" and told["daily"][1].endswith("was given up: broken")
+    assert told["apart"] == ("be_given_up", "3 attempts ended without a word")
+    assert flow("runs").err.startswith("no such run")
+
+
+def test_a_dry_run_tells_of_a_retry(flow):
+    with open_slots(slots_url(None), env=os.environ) as store:
+        store.open([Slot("apart", at) for at in minutes()[:1]])
+        store.wait(store.claim(store.unended(["apart"])[0], "host/1", 300), 300, "broken")
+    would, why = foretold(flow)["apart"]
+    assert would == "wait" and why.startswith("attempt 1 of 1 failed: broken; again at ")

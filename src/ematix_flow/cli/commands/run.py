@@ -78,6 +78,7 @@ def run(
     from ematix_flow.observe.settings import Observability
     from ematix_flow.schedule.context import run_context
     from ematix_flow.schedule.dag import run_dag
+    from ematix_flow.schedule.drivers import missing_drivers
 
     watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     declared = load_project(module)
@@ -92,6 +93,9 @@ def run(
     registry = overridden(
         declared, chosen, allow_empty=allow_empty or None, max_shrink=max_shrink, force_path=force_path
     )
+    for missing in missing_drivers(declared, chosen):
+        missing.state = "nothing was run"
+        raise missing
     view = choose_view(chosen, quiet=quiet, show_plans=plan)
     with view.shown(), interruptible():
         if dry_run:
