@@ -108,7 +108,8 @@ def _row(outcome: Outcome, registry: Registry) -> tuple[object, ...]:
 
 def unsaid_reason(outcome: Outcome | SlotOutcome) -> str:
     """For the table: on a screen that has just shown an error in full it is not said once more."""
-    error, reason = outcome.error, outcome.reason or ""
+    error = outcome.error
+    reason = outcome.reason or (error.what if error is not None else "")
     if error is not None and is_terminal(sys.stdout) and is_terminal(sys.stderr):
         return reason.removesuffix(error.what).removesuffix(": ")
     return reason
