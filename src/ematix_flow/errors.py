@@ -54,6 +54,7 @@ class FlowError(Exception):
     """Base of all: ``what`` happened, ``where``, the ``state`` that remains, the ``next_step``."""
 
     exit_code = 1
+    attempts = 1  # how many a run made, of which this is how the last one failed
 
     def __init__(
         self,

@@ -323,8 +323,14 @@ def test_several_slots_are_asked_for_at_once(store: SlotStore) -> None:
     assert store.many([]) == {}
 
 
-def test_the_slots_since_a_moment_are_listed(store: SlotStore) -> None:
-    minutes = [Slot("orders", NOON + dt.timedelta(minutes=number)) for number in range(4)]
-    store.open([*minutes, Slot("items", NOON)])
-    assert [each.slot for each in store.history(["orders"], minutes[2].at)] == [minutes[3], minutes[2]]
-    assert store.history(["unknown"], NOON) == []
+def test_what_did_not_succeed_since_a_moment_is_listed(store: SlotStore) -> None:
+    minutes = [Slot("orders", NOON + dt.timedelta(minutes=number)) for number in range(5)]
+    other = Slot("items", minutes[3].at)
+    store.open(minutes[1:3], "skipped", "upstream")
+    store.open([minutes[0], other], "gave_up", "broken")
+    store.open([minutes[3]], "succeeded")
+    store.open([minutes[4]])
+    found = store.unsuccessful(["orders", "items"], minutes[1].at)
+    assert [each.slot for each in found] == [minutes[1], minutes[2], other]
+    assert [each.slot for each in store.unsuccessful(["orders"], NOON)] == minutes[:3]
+    assert store.unsuccessful(["unknown"], NOON) == []

@@ -47,7 +47,7 @@ def workflow(
     on_message: str | None = None,
     catchup: Catchup = "last",
 ) -> WorkflowSpec:
-    """Pipelines that run together, in the order of their own depends_on.
+    """Pipelines that run together, in the order of their own depends_on. The first wrong argument is told.
 
     ``schedule`` and ``triggered_by`` start it: a pipeline or workflow, a list of which all must have
     succeeded anew, or a tree of ``AllOf`` and ``AnyOf``.
@@ -59,6 +59,10 @@ def workflow(
         raise DeclarationError(f"workflow {name!r} has no jobs", where=where)
     if len(set(names)) != len(names):
         raise DeclarationError(f"workflow {name!r} lists a job twice", where=where)
+    trigger = triggered_by
+    if trigger is not None and not isinstance(trigger, Trigger):
+        trigger = _trigger("all", trigger if isinstance(trigger, list | tuple) else [trigger], where)
+    options.check_schedule(schedule, timezone, where)
     if on_message is not None:
         raise DeclarationError(
             "on_message= starts nothing: a workflow starts by schedule= or triggered_by=",
@@ -69,11 +73,7 @@ def workflow(
         raise DeclarationError(
             f"nothing starts workflow {name!r}", where=where, next_step="give schedule= or triggered_by="
         )
-    options.check_schedule(schedule, timezone, where)
     options.one_of("catchup", catchup, get_args(Catchup), where)
-    trigger = triggered_by
-    if trigger is not None and not isinstance(trigger, Trigger):
-        trigger = _trigger("all", trigger if isinstance(trigger, list | tuple) else [trigger], where)
     spec = WorkflowSpec(name, names, trigger, schedule, timezone, catchup, where)
     current_registry().add_workflow(spec)
     return spec

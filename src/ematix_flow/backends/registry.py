@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING
 
 from ematix_flow.errors import ConfigError, Unsupported
@@ -11,21 +12,21 @@ if TYPE_CHECKING:
     from ematix_flow.backends.base import Backend
     from ematix_flow.spec.connections import Connection
 
-# kind -> (module:class, the extra that brings its driver)
-_BACKENDS: dict[str, tuple[str, str | None]] = {
-    "postgres": ("ematix_flow.backends.postgres.backend:PostgresBackend", "postgres"),
-    "mysql": ("ematix_flow.backends.mysql.backend:MySQLBackend", "mysql"),
-    "sqlite": ("ematix_flow.backends.sqlite.backend:SQLiteBackend", None),
-    "duckdb": ("ematix_flow.backends.duckdb.backend:DuckDBBackend", None),
-    "delta_local": ("ematix_flow.backends.delta.backend:DeltaBackend", None),
-    "delta_s3": ("ematix_flow.backends.delta.backend:DeltaS3Backend", "s3"),
-    "iceberg": ("ematix_flow.backends.iceberg.backend:IcebergBackend", None),
-    "object_store_local": ("ematix_flow.backends.objectstore.backend:LocalFilesBackend", None),
-    "object_store_s3": ("ematix_flow.backends.objectstore.s3backend:S3FilesBackend", "s3"),
-    "rabbitmq": ("ematix_flow.backends.rabbitmq.backend:RabbitMQBackend", "rabbitmq"),
-    "pubsub": ("ematix_flow.backends.pubsub.backend:PubSubBackend", "pubsub"),
-    "kinesis": ("ematix_flow.backends.kinesis.backend:KinesisBackend", "kinesis"),
-    "kafka": ("ematix_flow.backends.kafka.backend:KafkaBackend", "kafka"),
+# kind -> (module:class, its driver, the extra that brings it where that is not always installed)
+_BACKENDS: dict[str, tuple[str, str | None, str | None]] = {
+    "postgres": ("ematix_flow.backends.postgres.backend:PostgresBackend", "psycopg", "postgres"),
+    "mysql": ("ematix_flow.backends.mysql.backend:MySQLBackend", "pymysql", "mysql"),
+    "sqlite": ("ematix_flow.backends.sqlite.backend:SQLiteBackend", None, None),
+    "duckdb": ("ematix_flow.backends.duckdb.backend:DuckDBBackend", "duckdb", None),
+    "delta_local": ("ematix_flow.backends.delta.backend:DeltaBackend", None, None),
+    "delta_s3": ("ematix_flow.backends.delta.backend:DeltaS3Backend", "boto3", "s3"),
+    "iceberg": ("ematix_flow.backends.iceberg.backend:IcebergBackend", None, None),
+    "object_store_local": ("ematix_flow.backends.objectstore.backend:LocalFilesBackend", None, None),
+    "object_store_s3": ("ematix_flow.backends.objectstore.s3backend:S3FilesBackend", "boto3", "s3"),
+    "rabbitmq": ("ematix_flow.backends.rabbitmq.backend:RabbitMQBackend", "pika", "rabbitmq"),
+    "pubsub": ("ematix_flow.backends.pubsub.backend:PubSubBackend", "google.cloud.pubsub_v1", "pubsub"),
+    "kinesis": ("ematix_flow.backends.kinesis.backend:KinesisBackend", "boto3", "kinesis"),
+    "kafka": ("ematix_flow.backends.kafka.backend:KafkaBackend", "confluent_kafka", "kafka"),
 }
 
 
@@ -40,16 +41,35 @@ def open_backend(connection: Connection) -> Backend:
             f"connection {connection.name!r} is a {connection.kind!r}, which batch pipelines cannot use yet",
             next_step=f"kinds that can be used: {', '.join(_BACKENDS)}",
         )
-    path, extra = _BACKENDS[connection.kind]
+    path, _, _ = _BACKENDS[connection.kind]
     module_name, class_name = path.split(":")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        if extra is None or (error.name or "").startswith("ematix_flow"):
+        if (error.name or "").startswith("ematix_flow"):
             raise
-        raise ConfigError(
-            f"connection {connection.name!r} needs the Python package {error.name!r}, which is not installed",
-            next_step=f'pip install "ematix-flow-spark[{extra}]"',
-        ) from error
+        raise _not_installed(connection, error.name) from error
     backend: Backend = getattr(module, class_name)(connection)
     return backend
+
+
+def require_driver(connection: Connection, called: str | None = None) -> None:
+    """ConfigError when the driver of a connection is not installed. Imports nothing of it."""
+    driver = _BACKENDS[connection.kind][1] if connection.kind in _BACKENDS else None
+    if driver is None:
+        return
+    try:
+        found = importlib.util.find_spec(driver)
+    except ModuleNotFoundError:  # not even the package that it is in
+        found = None
+    if found is None:
+        raise _not_installed(connection, driver, called)
+
+
+def _not_installed(connection: Connection, package: str | None, called: str | None = None) -> ConfigError:
+    extra = _BACKENDS[connection.kind][2]
+    who = called or f"connection {connection.name!r}"
+    return ConfigError(
+        f"{who} needs the Python package {package!r}, which is not installed",
+        next_step=f'pip install "ematix-flow-spark[{extra}]"' if extra else "pip install ematix-flow-spark",
+    )

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
 
 from ematix_flow.backends.embedded import DatabaseFile
+from ematix_flow.backends.registry import require_driver
 from ematix_flow.backends.stores.object_urls import OBJECT_SCHEMES, open_objects
 from ematix_flow.errors import ConfigError, FlowError
 from ematix_flow.spec.connections import (
@@ -30,7 +30,7 @@ from ematix_flow.state.runlog_sql import SqlRunLog, open_slots_file
 from ematix_flow.state.slots import SlotStore
 from ematix_flow.state.slots_objects import ObjectSlots
 from ematix_flow.state.slots_sql import SqlSlots
-from ematix_flow.state.sql_failures import own_words
+from ematix_flow.state.sql_failures import RUN_LOG
 from ematix_flow.state.sqlite_file import sqlite_engine
 from ematix_flow.state.store_urls import truth, without_options
 
@@ -53,19 +53,13 @@ class SqlTables:
 
     def used(self, kind: Callable[..., T]) -> T:
         """A run log or slots in them."""
-        try:
-            return kind(
-                self.engine,
-                self.location,
-                schema=self.schema,
-                reader=self.reader,
-                create_tables=self.create_tables,
-            )
-        except SQLAlchemyError as error:
-            raise ConfigError(
-                f"the run log {self.location} cannot be used: {own_words(error)}",
-                next_step="check that the server is there and that the user may create tables",
-            ) from error
+        return kind(
+            self.engine,
+            self.location,
+            schema=self.schema,
+            reader=self.reader,
+            create_tables=self.create_tables,
+        )
 
 
 def open_run_log(url: str | None = None, *, env: Mapping[str, str], reading: bool = False) -> RunLog:
@@ -84,8 +78,7 @@ def open_run_log(url: str | None = None, *, env: Mapping[str, str], reading: boo
         if reading:
             raise
         warn_once(mask_url(given), f"{error.what}. Runs go on, but are not recorded")
-        unavailable = error if isinstance(error, ConfigError) else ConfigError(error.what)
-        return NullRunLog(mask_url(given), unavailable)
+        return NullRunLog(mask_url(given), error)
 
 
 def open_slots(url: str | None = None, *, env: Mapping[str, str]) -> SlotStore:
@@ -111,7 +104,8 @@ def sql_tables(url: str) -> SqlTables:
         assert place.path is not None
         return SqlTables(str(place), sqlite_engine(place.path), create_tables=place.create_tables)
     plain, own = without_options(url, ("create_tables", "schema"))
-    connection, location = connection_from_mapping("run_log", {"url": plain}), mask_url(url)
+    connection, location = connection_from_mapping(RUN_LOG, {"url": plain}), mask_url(url)
+    require_driver(connection, f"the run log {location}")
     create, schema = truth("create_tables", own.get("create_tables")), own.get("schema") or SCHEMA
     if isinstance(connection, PostgresConnection):
         from ematix_flow.backends.postgres.sql_engine import sql_engine

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 import typer
 
@@ -87,12 +87,30 @@ def _usage(error: typer.TyperException) -> UsageError:
     """A wrong option or argument, in our words."""
     context = getattr(error, "ctx", None)
     possible = getattr(error, "possibilities", None)
-    message = error.message if possible else error.format_message()
+    message = _of_number(error) or (error.message if possible else error.format_message())
     if possible:
         message = f"{message.rstrip('.')}. Did you mean {' or '.join(sorted(possible))}?"
     message = message.replace("Value error, ", "")  # pydantic's, which stands behind typer
     path = context.command_path if context is not None else "flow"
     return UsageError(message[:1].lower() + message[1:], next_step=f"{path} --help")
+
+
+def _of_number(error: typer.TyperException) -> str | None:
+    """What is wrong with a number, instead of pydantic's words; None when it is about something else."""
+    found: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    option = getattr(error, "param", None)
+    if not found or option is None:
+        return None
+    limits = found[0].get("ctx", {})
+    wanted = {
+        "int_parsing": "a whole number",
+        "float_parsing": "a number",
+        "greater_than_equal": f"a number from {limits.get('ge')} on",
+        "less_than_equal": f"a number up to {limits.get('le')}",
+    }.get(found[0]["type"])
+    if wanted is None:
+        return None
+    return f"{max(option.opts, key=len)} takes {wanted}, not {found[0]['input']!r}"
 
 
 def _save_traceback(error: BaseException) -> str | None:

@@ -107,7 +107,7 @@ def _stop(waiters: Sequence[_Waiter]) -> None:
         waiter.running.stop()
 
 
-def report_streams(outcomes: Sequence[StreamOutcome], *, as_json: bool) -> int:
+def report_streams(outcomes: Sequence[StreamOutcome], *, as_json: bool, quiet: bool = False) -> int:
     """The results on stdout and the exit code. The error of a lone stream is raised instead."""
     for outcome in outcomes:
         if outcome.error is not None and (len(outcomes) == 1 or not isinstance(outcome.error, FlowError)):
@@ -115,7 +115,7 @@ def report_streams(outcomes: Sequence[StreamOutcome], *, as_json: bool) -> int:
     if as_json:
         found = [outcome.to_json() for outcome in outcomes]
         write_json(found[0] if len(found) == 1 else found)
-    else:
+    elif not quiet:
         write_table(_COLUMNS, [_row(outcome) for outcome in outcomes], stream=sys.stdout)
     return 1 if any(outcome.error is not None for outcome in outcomes) else 0
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from ematix_flow.cli.main import command_names, help_text
+from ematix_flow.cli.terminal import write
 
 # typer's own click is private, so what it hands over is typed Any
 Context = Any
@@ -17,13 +19,16 @@ Command = Any
 
 def new_app(help: str | None = None) -> typer.Typer:
     """The Typer of one command, or of a family of commands when ``help`` is given."""
-    return typer.Typer(
-        help=help,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        add_completion=False,
-        no_args_is_help=help is not None,
-    )
+    made = typer.Typer(help=help, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    if help is not None:
+        made.callback(invoke_without_command=True, help=help)(_show_help)
+    return made
+
+
+def _show_help(ctx: typer.Context) -> None:
+    """A family without one of its commands is a question, and no mistake."""
+    if ctx.invoked_subcommand is None:
+        write(ctx.get_help(), sys.stdout)
 
 
 class LazyGroup(TyperGroup):

@@ -64,7 +64,10 @@ def chosen_pipelines(
 
     wanted = [*(names or ()), *(select or ())]
     if wanted and everything:
-        raise UsageError("give names or --all, not both")
+        given = "names" if names else "--select"
+        raise UsageError(
+            f"give {given} or --all, not both", next_step="for all but some:  --all --exclude NAME"
+        )
     if not wanted and not everything and not exclude and not by_default:
         raise UsageError(
             "no pipeline is named",

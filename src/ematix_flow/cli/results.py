@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ematix_flow.cli.output import Column, count, render_table, status_column, table_width, write_json
-from ematix_flow.cli.terminal import width_of, write
-from ematix_flow.errors import FlowError
+from ematix_flow.cli.terminal import is_terminal, width_of, write
 
 if TYPE_CHECKING:
     from ematix_flow.graph.registry import Registry
     from ematix_flow.schedule.dag import Outcome
+    from ematix_flow.schedule.run_due import SlotOutcome
 
 _COLUMNS = (
     Column("pipeline"),
@@ -26,6 +26,7 @@ _COLUMNS = (
     Column("deleted", right=True),
     Column("unchanged", right=True),
     Column("seconds", right=True),
+    Column("attempts", right=True),
     Column("reason", wraps=True),
 )
 
@@ -51,12 +52,12 @@ def outcome_table(outcomes: Sequence[Outcome], registry: Registry, *, stream: Te
 
 
 def _shown(rows: list[tuple[object, ...]]) -> tuple[list[Column], list[tuple[object, ...]]]:
-    """Without the counts that no row has anything to say about: an append updates nothing."""
-    silent = ("updated", "deleted", "unchanged")
+    """Without what no row has anything to say about: an append updates nothing, most need one attempt."""
+    silent = {"updated": ("", "0"), "deleted": ("", "0"), "unchanged": ("", "0"), "attempts": ("", "1")}
     kept = [
         place
         for place, column in enumerate(_COLUMNS)
-        if column.name not in silent or any(row[place] not in ("", "0") for row in rows)
+        if column.name not in silent or any(row[place] not in silent[column.name] for row in rows)
     ]
     return [_COLUMNS[place] for place in kept], [tuple(row[place] for place in kept) for row in rows]
 
@@ -75,6 +76,7 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
     return {
         "pipeline": outcome.pipeline,
         "status": outcome.status,
+        "attempts": outcome.attempts,
         "reason": outcome.reason,
         "error": outcome.error.to_json() if outcome.error else None,
     }
@@ -84,9 +86,10 @@ def _row(outcome: Outcome, registry: Registry) -> tuple[object, ...]:
     targets = registry.pipelines[outcome.pipeline].spec.targets
     mode = ", ".join(dict.fromkeys(target.mode for target in targets))
     result, status = outcome.result, outcome.status.replace("_", " ")
+    attempts = str(outcome.attempts or "")
     if result is None:
-        empty = ("",) * (len(_COLUMNS) - 4)
-        return outcome.pipeline, status, mode, *empty, _reason(outcome.error, outcome.reason)
+        empty = ("",) * (len(_COLUMNS) - 5)
+        return outcome.pipeline, status, mode, *empty, attempts, unsaid_reason(outcome)
     return (
         outcome.pipeline,
         status,
@@ -98,9 +101,15 @@ def _row(outcome: Outcome, registry: Registry) -> tuple[object, ...]:
         count(result.rows_deleted),
         count(result.rows_unchanged),
         f"{result.seconds:.1f}",
-        outcome.reason,
+        attempts,
+        unsaid_reason(outcome),
     )
 
 
-def _reason(error: FlowError | None, reason: str | None) -> str | None:
-    return error.what if error is not None else reason
+def unsaid_reason(outcome: Outcome | SlotOutcome) -> str:
+    """For the table: on a screen that has just shown an error in full it is not said once more."""
+    error = outcome.error
+    reason = outcome.reason or (error.what if error is not None else "")
+    if error is not None and is_terminal(sys.stdout) and is_terminal(sys.stderr):
+        return reason.removesuffix(error.what).removesuffix(": ")
+    return reason

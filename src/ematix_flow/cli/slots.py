@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+_log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from ematix_flow.graph.registry import Registry
@@ -39,13 +42,12 @@ def slot_runner(
     observability: Observability | None = None,
 ) -> Iterator[Runner]:
     """Runs slots of these pipelines, and records each run."""
-    from ematix_flow.backends.run_logs import open_slots
     from ematix_flow.schedule.context import run_context
     from ematix_flow.schedule.run_due import Runner, new_holder
     from ematix_flow.schedule.workflows import kept_under
 
     with (
-        open_slots(slots_url(run_log), env=os.environ) as store,
+        _needed_slots(run_log) as store,
         run_context(
             run_log=run_log, engine=engine, listener=listener, trigger=trigger, observability=observability
         ) as context,
@@ -68,6 +70,39 @@ def slot_runner(
         if context.keep is not None:
             ended = [spec for spec in registry.workflows.values() if ran & set(spec.jobs)]
             _forget(store, [*ran, *kept_under(ended)], store.now() - context.keep)
+
+
+def warn_of_missing_drivers(registry: Registry, names: Iterable[str]) -> None:
+    """Pipelines that cannot run here fail when they are due, and hold nothing else back."""
+    from ematix_flow.schedule.drivers import missing_drivers
+
+    for error in missing_drivers(registry, names):
+        _log.warning("%s: %s", error.what, error.next_step)
+
+
+@contextmanager
+def slot_foreseer(registry: Registry, run_log: str | None) -> Iterator[Runner]:
+    """Knows what is due, and cannot run it: nobody is told, and nothing is recorded."""
+    from ematix_flow.cli.project import read_run_log
+    from ematix_flow.schedule.run_due import Runner
+
+    def refused(slot: Slot) -> RunContext:
+        raise AssertionError(f"{slot} is only looked at")
+
+    with _needed_slots(run_log) as store, read_run_log(run_log) as log:
+        yield Runner(registry, store, log, refused)
+
+
+def _needed_slots(run_log: str | None) -> SlotStore:
+    """Without them nobody knows what has run: unlike the run log, they must be there."""
+    from ematix_flow.backends.run_logs import open_slots
+    from ematix_flow.errors import FlowError
+
+    try:
+        return open_slots(slots_url(run_log), env=os.environ)
+    except FlowError as error:
+        error.state = "; ".join(filter(None, ("nothing was run", error.state)))
+        raise
 
 
 def _forget(store: SlotStore, names: Iterable[str], before: dt.datetime) -> None:

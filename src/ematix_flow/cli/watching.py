@@ -83,6 +83,8 @@ class RunView(Listener):
         mark, style = MARKS["failed" if outcome.error is not None else outcome.status]
         told = _told(outcome.result) if outcome.status == "succeeded" and outcome.result else None
         told = told or ": ".join(filter(None, (outcome.status.replace("_", " "), outcome.reason)))
+        if outcome.error is not None:  # which follows
+            told = told.removesuffix(f": {outcome.error.what}")
         name = f"{outcome.slot.pipeline:<{self._width}}"
         self.talk(f"{styled(mark, style, self.stream)} {name}  {local(outcome.slot.at)}  {told}")
         if outcome.error is not None:
@@ -237,16 +239,17 @@ class LiveView(RunView):
 
 
 class QuietView(RunView):
-    """Says nothing but what failed."""
+    """Says nothing but what failed, and what was left out because of it."""
 
     def finished(self, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
-        if outcome.error is not None:
-            self.talk(error_lines(outcome.error, self.stream))
+        if outcome.error is not None or outcome.status == "not_run":
+            super().finished(outcome)
+        else:
+            self.outcomes.append(outcome)
 
     def slot_finished(self, outcome: SlotOutcome) -> None:
-        if outcome.error is not None:
-            self.talk(error_lines(outcome.error, self.stream))
+        if outcome.error is not None or outcome.status == "skipped":
+            super().slot_finished(outcome)
 
     def note(self, text: str) -> None:
         return None

@@ -163,15 +163,15 @@ class Registry:
             raise DuplicateName(
                 f"{workflow.name!r} is the name of a workflow and of a pipeline", where=workflow.where
             )
-        for name in workflow.triggered_by.names() if workflow.triggered_by else ():
-            if name not in self.pipelines and name not in self.workflows:
-                who = f"{workflow.name!r} waits for"
-                self._refuse_stream(name, workflow, who)
-                raise self._unknown("pipeline", name, workflow.where, who, self.workflows)
         for job in workflow.jobs:
             self._refuse_stream(job, workflow, f"workflow {workflow.name!r} runs")
             if job not in self.pipelines:
                 raise self._unknown("pipeline", job, workflow.where, f"workflow {workflow.name!r} runs")
+        for name in workflow.triggered_by.names() if workflow.triggered_by else ():
+            if name not in self.pipelines and name not in self.workflows:
+                who = f"workflow {workflow.name!r} waits for"
+                self._refuse_stream(name, workflow, who)
+                raise self._unknown("pipeline", name, workflow.where, who, self.workflows)
 
     def _refuse_stream(self, name: str, workflow: WorkflowSpec, who: str) -> None:
         if name in self.streams and name not in self.pipelines:

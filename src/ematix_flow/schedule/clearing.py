@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from ematix_flow.graph.registry import Registry
 from ematix_flow.schedule.due import is_missed
 from ematix_flow.schedule.workflows import slot_name
-from ematix_flow.state.slots import Slot, SlotRecord, SlotStore
+from ematix_flow.state.slots import UNSUCCESSFUL, Slot, SlotRecord, SlotStore
 
+OLDER = dt.timedelta(days=7)  # which a person who clears the last slots is told of
 _LOOKED_BACK = 50
 
 
@@ -19,13 +20,20 @@ def clearable(store: SlotStore, pipelines: Sequence[str], since: dt.datetime | N
     A fire that was missed, and that the catch-up policy let be, is none of them.
     """
     if since is not None:
-        found = store.history(pipelines, since)
+        found = store.unsuccessful(pipelines, since)
     else:
         newest = store.newest(pipelines)
         found = [last for name in pipelines if (last := _last_meant(store, newest.get(name))) is not None]
-    bad = [record for record in found if record.status in ("gave_up", "skipped") and not is_missed(record)]
+    bad = [record for record in found if record.status in UNSUCCESSFUL and not is_missed(record)]
     place = {name: number for number, name in enumerate(pipelines)}
     return sorted(bad, key=lambda record: (record.slot.at, place[record.slot.pipeline]))
+
+
+def older(store: SlotStore, pipelines: Sequence[str], found: Sequence[SlotRecord]) -> list[SlotRecord]:
+    """What of the last days could be cleared beside what was ``found`` without ``since``."""
+    slots = {record.slot for record in found}
+    recent = clearable(store, pipelines, store.now() - OLDER)
+    return [record for record in recent if record.slot not in slots]
 
 
 def reopen(store: SlotStore, registry: Registry, wanted: Sequence[SlotRecord]) -> list[SlotRecord]:

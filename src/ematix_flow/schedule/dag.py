@@ -27,6 +27,12 @@ class Outcome:
     error: FlowError | None = None
     reason: str | None = None
 
+    @property
+    def attempts(self) -> int:
+        """How many were made; 0 where it was not run."""
+        made = self.result or self.error
+        return made.attempts if made is not None else 0
+
 
 def run_dag(
     registry: Registry,

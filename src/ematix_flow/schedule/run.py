@@ -114,6 +114,7 @@ def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
         except FlowError as error:
             number = attempt.number
             if context.tried_elsewhere or not _tried_again(declared.spec, context, number, error):
+                error.attempts = number
                 raise
             delay = pause(policy, number, _CHANCE)
             listener.note(

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from ematix_flow.errors import FlowError
 from ematix_flow.observe.observer import Ending, Observers
 from ematix_flow.plan.world import World
 from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
@@ -26,9 +27,14 @@ def settle_interrupted(
 ) -> None:
     """Called with the pipeline's locks held: whoever is still ``running`` then is dead.
 
-    Targets that are ``unreachable`` now are not asked.
+    Targets that are ``unreachable`` now are not asked. A run log that does not answer is asked another time.
     """
-    for record in run_log.running(spec.name):
+    try:
+        unended = run_log.running(spec.name)
+    except FlowError as error:
+        note(f"whether an earlier run was interrupted is not known: {error.what}")
+        return
+    for record in unended:
         if record.run_id == own_run_id or _is_alive(record):
             continue
         committed = committed_targets(spec, world, record.run_id, record.batch, unreachable)

@@ -122,15 +122,12 @@ class Workflows:
         """What holds a workflow's trigger back; empty when it is satisfied."""
         trigger = self.specs[name].triggered_by
         assert trigger is not None
-        new = new_ends(trigger, firing, ends)
-        if is_satisfied(trigger, new):
+        missing = unsatisfied(trigger, new_ends(trigger, firing, ends))
+        if missing is None:
             return []
-        missing = [upstream for upstream in dict.fromkeys(trigger.names()) if upstream not in new]
-        failed = [upstream for upstream in missing if upstream in ends and not ends[upstream].well]
-        silent = ", ".join(upstream for upstream in missing if upstream not in failed)
         since = f" since {shown(firing.at)}" if firing.at else ""
-        said = [f"{upstream} {ends[upstream].told}" for upstream in failed]
-        return [*said, f"a success of {silent}{since}"] if silent else said
+        failed = [name for name in dict.fromkeys(missing.names()) if name in ends and not ends[name].well]
+        return [f"a success of {missing}{since}", *(f"{name} {ends[name].told}" for name in failed)]
 
     def _fire(self, store: SlotStore) -> None:
         firings = self.firings(store)
@@ -193,6 +190,19 @@ def new_ends(trigger: Trigger, firing: Firing, ends: Mapping[str, LastEnd]) -> d
 def is_satisfied(trigger: Trigger, new: Collection[str]) -> bool:
     each = (is_satisfied(m, new) if isinstance(m, Trigger) else m in new for m in trigger.members)
     return all(each) if trigger.kind == "all" else any(each)
+
+
+def unsatisfied(trigger: Trigger, new: Collection[str]) -> Trigger | None:
+    """What is left of a trigger when all that these satisfy is left out; None when it is satisfied."""
+    if is_satisfied(trigger, new):
+        return None
+    left: list[str | Trigger] = []
+    for member in trigger.members:
+        rest = unsatisfied(member, new) if isinstance(member, Trigger) else member
+        if rest is not None and rest not in new:
+            left.append(rest)
+    only = left[0] if len(left) == 1 else None
+    return only if isinstance(only, Trigger) else Trigger(trigger.kind, tuple(left))
 
 
 def _outcome(jobs: Sequence[SlotRecord]) -> tuple[SlotStatus, str | None]:

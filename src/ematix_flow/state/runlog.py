@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from ematix_flow import faults
 from ematix_flow.config.settings import text_setting
-from ematix_flow.errors import ConfigError, UsageError, did_you_mean
+from ematix_flow.errors import ConfigError, FlowError, UsageError, did_you_mean
 from ematix_flow.spec.connections.urls import mask_url
 from ematix_flow.spec.durations import duration_in
 from ematix_flow.spec.location import SourceLocation
@@ -201,7 +201,7 @@ class NullRunLog(RunLog):
     the run goes on.
     """
 
-    def __init__(self, location: str, reason: ConfigError) -> None:
+    def __init__(self, location: str, reason: FlowError) -> None:
         self.location = location
         self.reason = reason
 
@@ -280,7 +280,7 @@ def open_run_log(url: str | None = None, *, env: Mapping[str, str], reading: boo
     location = run_log_location(url, env)
     try:
         return open_store(location)
-    except ConfigError as unavailable:
+    except FlowError as unavailable:
         if reading:
             raise
         warn_once(str(location), f"{unavailable.what}. Runs go on, but are not recorded")

@@ -17,11 +17,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from ematix_flow.errors import ConfigError, UsageError
+from ematix_flow.errors import UsageError
 from ematix_flow.state.records import RunRecord, RunStatus, aware_utc, masked_metrics, shown_output
 from ematix_flow.state.root import private_directory
 from ematix_flow.state.runlog import (
-    URL_VARIABLE,
     RunLog,
     RunLogLocation,
     no_such_run,
@@ -48,7 +47,7 @@ from ematix_flow.state.runlog_tables import (
 from ematix_flow.state.slots import SlotStore
 from ematix_flow.state.slots_memory import MemorySlots
 from ematix_flow.state.slots_sql import SqlSlots
-from ematix_flow.state.sql_failures import own_words
+from ematix_flow.state.sql_failures import connected, own_words, run_log_unavailable
 from ematix_flow.state.sqlite_file import BUSY_SECONDS, begin, sqlite_engine, take_over_transactions
 
 MOST_RUNNING = 100
@@ -80,10 +79,10 @@ class SqlRunLog(RunLog):
         """
         self.location = location
         named = {None: schema}
-        self._engine = engine.execution_options(schema_translate_map=named)
+        self._engine = engine.execution_options(schema_translate_map=named, writes=True)
         self._reader = (reader or engine).execution_options(schema_translate_map=named)
         try:
-            with self._reader.connect() as connection:
+            with connected(self._reader) as connection:
                 current = is_current(stored_version(connection, schema), location)
             if not current and not create_tables:
                 raise tables_missing(location)
@@ -91,7 +90,7 @@ class SqlRunLog(RunLog):
                 with self._transaction() as connection:
                     migrate(connection, location, schema=schema)
         except SQLAlchemyError as error:
-            raise _unavailable(location, error) from error
+            raise run_log_unavailable(location, error) from error
 
     def start(self, record: RunRecord) -> None:
         values = {name: getattr(record, name) for name in _FIELDS}
@@ -199,7 +198,7 @@ class SqlRunLog(RunLog):
                 if most is not None and done >= most:
                     break
         except SQLAlchemyError as error:
-            raise _unavailable(self.location, error) from error
+            raise run_log_unavailable(self.location, error) from error
         return done
 
     def _pipelines(self) -> Iterator[str]:
@@ -257,14 +256,14 @@ class SqlRunLog(RunLog):
     @contextmanager
     def _asking(self) -> Iterator[sa.Connection]:
         try:
-            with self._reader.connect() as connection:
+            with connected(self._reader) as connection:
                 yield connection
         except SQLAlchemyError as error:
-            raise _unavailable(self.location, error) from error
+            raise run_log_unavailable(self.location, error) from error
 
     @contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
-        with self._engine.connect().execution_options(writes=True) as connection, connection.begin():
+        with connected(self._engine) as connection, connection.begin():
             yield connection
 
     def _warn(self, lost: str, error: SQLAlchemyError) -> None:
@@ -315,10 +314,3 @@ def _read(connection: sa.Connection, query: sa.Select[Any]) -> tuple[RunRecord, 
     found = connection.execute(query)
     names = tuple(found.keys())
     return tuple(RunRecord.stored(dict(zip(names, row, strict=True))) for row in found)
-
-
-def _unavailable(location: str, error: SQLAlchemyError) -> ConfigError:
-    return ConfigError(
-        f"the run log {location} cannot be used: {own_words(error)}",
-        next_step=f"make it readable and writable, or name another with --run-log or {URL_VARIABLE}",
-    )

@@ -15,7 +15,8 @@ from typing import Literal
 
 SlotStatus = Literal["waiting", "claimed", "succeeded", "gave_up", "skipped"]
 UNENDED: tuple[SlotStatus, ...] = ("waiting", "claimed")
-ENDED: tuple[SlotStatus, ...] = ("succeeded", "gave_up", "skipped")
+UNSUCCESSFUL: tuple[SlotStatus, ...] = ("gave_up", "skipped")
+ENDED: tuple[SlotStatus, ...] = ("succeeded", *UNSUCCESSFUL)
 
 
 @dataclass(frozen=True)
@@ -113,16 +114,9 @@ class SlotStore(ABC):
         found = ((slot, self.get(slot)) for slot in wanted)
         return {slot: record for slot, record in found if record is not None}
 
-    def history(self, pipelines: Sequence[str], since: dt.datetime) -> list[SlotRecord]:
-        """Every slot of theirs that fires then or later, the newest first, pipeline by pipeline."""
-        found: list[SlotRecord] = []
-        newest = self.newest(pipelines)
-        for pipeline in pipelines:
-            record = newest.get(pipeline)
-            while record is not None and record.slot.at >= since:
-                found.append(record)
-                record = self.latest(pipeline, record.slot.at - dt.timedelta(microseconds=1))
-        return found
+    @abstractmethod
+    def unsuccessful(self, pipelines: Sequence[str], since: dt.datetime) -> list[SlotRecord]:
+        """Every slot of theirs that fires then or later and was given up or skipped, the oldest first."""
 
     @abstractmethod
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ematix_flow.state.records import utc_now
-from ematix_flow.state.slots import ENDED, Claim, Lease, Slot, SlotRecord, SlotStatus, SlotStore
+from ematix_flow.state.slots import ENDED, UNSUCCESSFUL, Claim, Lease, Slot, SlotRecord, SlotStatus, SlotStore
 
 
 class MemorySlots(SlotStore):
@@ -63,6 +63,12 @@ class MemorySlots(SlotStore):
         with self._lock:
             found = [s for s in self._slots if s.pipeline == pipeline and s.at <= until]
             return self._slots[max(found, key=_moment)] if found else None
+
+    def unsuccessful(self, pipelines: Sequence[str], since: dt.datetime) -> list[SlotRecord]:
+        with self._lock:
+            bad = [record for record in self._slots.values() if record.status in UNSUCCESSFUL]
+        found = (each for each in bad if each.slot.at >= since and each.slot.pipeline in pipelines)
+        return sorted(found, key=lambda record: (record.slot.at, record.slot.pipeline))
 
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
         with self._lock:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any, TypeVar
 
 from ematix_flow.errors import ConfigError
@@ -25,7 +27,7 @@ from ematix_flow.state.objects import (
     turned,
 )
 from ematix_flow.state.records import shown_text
-from ematix_flow.state.slots import ENDED, Claim, Lease, Slot, SlotRecord, SlotStatus, SlotStore
+from ematix_flow.state.slots import ENDED, UNSUCCESSFUL, Claim, Lease, Slot, SlotRecord, SlotStatus, SlotStore
 from ematix_flow.state.slots_memory import MemorySlots
 
 T = TypeVar("T")
@@ -88,6 +90,18 @@ class ObjectSlots(SlotStore):
             if found is not None:
                 return _record(found.value)
         return None
+
+    def unsuccessful(self, pipelines: Sequence[str], since: dt.datetime) -> list[SlotRecord]:
+        keys: list[str] = []
+        for pipeline in pipelines:
+            prefix = f"slots/{name_part(pipeline)}/"
+            last = f"{prefix}{newest_first(since)}"
+            keys += itertools.takewhile(partial(operator.ge, last), self._store.names(prefix))
+        found = (_record(document.value) for document in self._store.read_all(keys) if document is not None)
+        return sorted(
+            (record for record in found if record.status in UNSUCCESSFUL),
+            key=lambda record: (record.slot.at, record.slot.pipeline),
+        )
 
     # ------------------------------------------------------------------ slots
 

@@ -14,12 +14,21 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from ematix_flow.errors import ConfigError
 from ematix_flow.state.records import shown_text, utc_now
 from ematix_flow.state.runlog_tables import is_current, migrate, stored_version, tables_missing
-from ematix_flow.state.slots import ENDED, UNENDED, Claim, Lease, Slot, SlotRecord, SlotStatus, SlotStore
+from ematix_flow.state.slots import (
+    ENDED,
+    UNENDED,
+    UNSUCCESSFUL,
+    Claim,
+    Lease,
+    Slot,
+    SlotRecord,
+    SlotStatus,
+    SlotStore,
+)
 from ematix_flow.state.slots_tables import leases, slots
-from ematix_flow.state.sql_failures import own_words
+from ematix_flow.state.sql_failures import connected, run_log_unavailable
 
 _AT_ONCE = 500
 _CLOCKS = {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT UTC_TIMESTAMP(6)"}
@@ -39,7 +48,7 @@ class SqlSlots(SlotStore):
         create_tables: bool = True,
     ) -> None:
         self.location, self._given = location, clock
-        self._engine = engine.execution_options(schema_translate_map={None: schema})
+        self._engine = engine.execution_options(schema_translate_map={None: schema}, writes=True)
         self._reader = (reader or engine).execution_options(schema_translate_map={None: schema})
         self._dialect = "mysql" if engine.dialect.name == "mariadb" else engine.dialect.name
         with self._asking() as connection:
@@ -101,6 +110,13 @@ class SqlSlots(SlotStore):
         with self._asking() as connection:
             row = connection.execute(query.order_by(slots.c.fires_at.desc()).limit(1)).one_or_none()
         return None if row is None else _record(row)
+
+    def unsuccessful(self, pipelines: Sequence[str], since: dt.datetime) -> list[SlotRecord]:
+        query = sa.select(slots).where(slots.c.status.in_(UNSUCCESSFUL), slots.c.fires_at >= since)
+        wanted = set(pipelines)
+        with self._asking() as connection:
+            rows = connection.execute(query.order_by(slots.c.fires_at, slots.c.pipeline))
+            return [_record(row) for row in rows if row.pipeline in wanted]
 
     def many(self, wanted: Sequence[Slot]) -> dict[Slot, SlotRecord]:
         found: dict[Slot, SlotRecord] = {}
@@ -297,24 +313,18 @@ class SqlSlots(SlotStore):
     @contextmanager
     def _asking(self) -> Iterator[sa.Connection]:
         try:
-            with self._reader.connect() as connection:
+            with connected(self._reader) as connection:
                 yield connection
         except SQLAlchemyError as error:
-            raise self._unavailable(error) from error
+            raise run_log_unavailable(self.location, error) from error
 
     @contextmanager
     def _changing(self) -> Iterator[sa.Connection]:
         try:
-            with self._engine.connect().execution_options(writes=True) as connection, connection.begin():
+            with connected(self._engine) as connection, connection.begin():
                 yield connection
         except SQLAlchemyError as error:
-            raise self._unavailable(error) from error
-
-    def _unavailable(self, error: SQLAlchemyError) -> ConfigError:
-        return ConfigError(
-            f"the slots in {self.location} cannot be used: {own_words(error)}",
-            next_step="make the run log reachable and writable",
-        )
+            raise run_log_unavailable(self.location, error) from error
 
 
 def _is(slot: Slot) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ BUSY_SECONDS = 15.0
 
 
 def sqlite_engine(path: Path) -> sa.Engine:
-    """The option ``writes`` of a connection makes its transaction take the write lock at once."""
+    """The option ``writes`` makes its transaction take the write lock at once."""
     # no pool: nothing stays open between two statements, so a fork or a second log cannot share a handle
     engine = sa.create_engine(
         sa.URL.create("sqlite", database=str(path)),

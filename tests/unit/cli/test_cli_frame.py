@@ -72,6 +72,28 @@ def test_a_wrong_choice_names_the_right_ones(flow):
     assert "'yaml' is not one of 'text', 'json'" in failed.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--workers", "x"], "--workers takes a whole number, not 'x'"),
+        (["run", "--workers", "0"], "--workers takes a number from 1 on, not '0'"),
+        (["runs", "list", "-n", "1.5"], "--limit takes a whole number, not '1.5'"),
+        (["run-due", "--interval", "soon"], "--interval takes a number, not 'soon'"),
+    ],
+)
+def test_a_wrong_number_is_told_in_our_words(flow, arguments, message):
+    failed = flow(*arguments)
+    assert failed.code == 2
+    assert failed.err.startswith(f"error: {message}\n  next:  flow ")
+
+
+@pytest.mark.parametrize("family", ["connections", "secrets", "jars", "dlq", "alerts", "transform"])
+def test_a_family_of_commands_alone_shows_them(flow, family):
+    shown = flow(family)
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out == flow(family, "--help").out and "Commands:" in shown.out
+
+
 @pytest.mark.parametrize("option", [["--output", "json"], ["-o", "json"], ["--format=json"], ["-ojson"]])
 def test_an_error_is_json_when_json_was_asked_for(flow, option):
     failed = flow("list", *option)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import uuid
 from contextlib import closing
 from pathlib import Path
@@ -138,7 +139,30 @@ def test_every_run_is_recorded(flow, shop):
 
 
 def test_quiet_says_only_what_failed(flow, shop):
-    assert flow("run", "--all", "--quiet").err == ""
+    done = flow("run", "--all", "--quiet")
+    assert (done.code, done.out, done.err) == (0, "", "")
+    assert len(flow("run", "--all", "--quiet", "-o", "json").json) == 3
+
+
+def test_attempts_are_in_the_table_where_there_was_more_than_one(flow, shop):
+    declared = shop / "shop_pipelines.py"
+    retried = declared.read_text().replace(
+        'name="apart", mode="truncate")',
+        'name="apart", mode="truncate",\n                 retry={"max_attempts": 3, "backoff_seconds": 0})',
+    )
+    declared.write_text(retried.replace("SELECT 'apart' AS note", "SELECT note FROM missing"))
+    assert "attempts" not in flow("run", "orders").out
+    failed = flow("run", "apart")
+    header, row = failed.out.splitlines()
+    assert row[header.index("attempts") + len("attempts") - 1] == "3"
+    assert flow("run", "apart", "-o", "json").json[0]["attempts"] == 3
+
+
+def test_a_merge_of_keys_alone_says_what_becomes_of_rows_that_are_there(flow, shop):
+    declared = shop / "shop_pipelines.py"
+    text = declared.read_text().replace('name="apart", mode="truncate"', 'name="apart", mode="merge"')
+    declared.write_text(text)
+    assert "insert new rows, leave those that are there by key (note)" in flow("plan", "apart").out
 
 
 def test_the_plan_is_shown_before_it_is_carried_out(flow, shop):
@@ -317,3 +341,28 @@ def test_bad_input_gives_one_clear_error_and_changes_nothing(flow, shop, old, ne
     assert message in failed.err
     assert "Traceback" not in failed.err
     assert loaded(shop) == before
+
+
+def test_a_missing_driver_is_told_before_anything_runs(flow, shop, monkeypatch):
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    declared = (shop / "shop_pipelines.py").read_text()
+    (shop / "shop_pipelines.py").write_text(
+        declared
+        + """
+from ematix_flow import DuckDBConnection
+
+@ematix.pipeline(target=Notes, target_connection=DuckDBConnection(name="lake", path="lake.db"), name="late",
+                 schedule="0 0 1 1 *", source_connection="shop")
+def late(conn):
+    return "SELECT note FROM orders"
+"""
+    )
+    failed = flow("run", "--all")
+    assert (failed.code, failed.out) == (2, "")
+    assert "connection 'lake' needs the Python package 'duckdb', which is not installed" in failed.err
+    assert "state: nothing was run" in failed.err and "next:  pip install ematix-flow-spark" in failed.err
+    assert flow("run", "orders").code == 0
+    due = flow("run-due")
+    assert due.code == 0 and "warning: connection 'lake' needs the Python package 'duckdb'" in due.err
+    log = flow("runs", "list", "--run-log", "duckdb://runs.duckdb")
+    assert log.code == 2 and "error: the run log duckdb://runs.duckdb needs" in log.err

@@ -190,12 +190,23 @@ def test_what_a_run_said_is_shown_from_its_end(flow):
     }
 
 
-def test_a_run_that_said_nothing_and_one_that_is_not_there_exit_with_1(flow):
+def test_a_run_that_said_nothing_exits_with_1(flow):
     record("feedbeef")
     silent = flow("logs", "feed")
     assert (silent.code, silent.out) == (1, "") and "left no log" in silent.err
-    unknown = flow("logs", "0000")
-    assert unknown.code == 1 and "next:  flow runs list" in unknown.err
+
+
+def test_an_unknown_run_is_told_alike_by_every_command(flow):
+    record("feedbeef")
+    shown, logs = flow("runs", "show", "0000"), flow("logs", "0000")
+    assert shown.code == logs.code == 2
+    assert shown.err == logs.err and "next:  flow runs list" in logs.err
+
+
+def test_runs_without_a_command_are_listed(flow):
+    record("feedbeef")
+    assert flow("runs").out == flow("runs", "list").out
+    assert flow("runs", "show", "feed").out.startswith("run ")
 
 
 def test_a_run_is_followed_until_it_has_ended(flow, monkeypatch):
@@ -219,6 +230,9 @@ def test_old_runs_are_forgotten_and_the_newest_stay(flow):
         record(f"run{number}", hours_ago=100 - number)
     forgot = flow("runs", "purge", "--older-than", "2d", "--keep", "2")
     assert forgot.code == 0 and forgot.err.startswith("forgot 3 runs in sqlite://")
+    done, kept = forgot.err.splitlines()
+    assert done.endswith(" UTC")
+    assert "of each pipeline the newest 2 runs, success and slot, and what has not ended" in kept
     assert [run["run_id"] for run in flow("runs", "list", "-o", "json").json] == ["run4", "run3"]
     assert flow("runs", "purge", "--older-than", "2d", "-o", "json").json["runs"] == 1
     refused = flow("runs", "purge", "--older-than", "soon")

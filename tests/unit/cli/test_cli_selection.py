@@ -159,3 +159,109 @@ def test_branches_run_side_by_side(flow):
     assert done.code == 0
     assert [run["pipeline"] for run in done.json] == ["orders", "apart", "daily"]
     assert flow("run", "--all", "--workers", "0").code == 2
+
+
+def test_a_failure_is_told_once_beside_the_table_and_quietly_without_it(flow, shop):
+    (shop / "broken").touch()
+    failed = flow("run-due", "orders", "daily")
+    assert failed.err.count("no such table") == 2  # of orders once, and why daily was skipped
+    assert failed.out.count("no such table") == 2
+    flow("clear", "--all")
+    quiet = flow("run-due", "orders", "daily", "--quiet")
+    assert (quiet.code, quiet.out) == (1, "")
+    assert "no such table" in quiet.err and "skipped: orders of" in quiet.err
+    again = flow("run-due", "orders", "--quiet")
+    assert (again.code, again.out, again.err) == (0, "", "")
+
+
+@pytest.mark.parametrize("given", [["--select", "orders"], ["orders"]])
+def test_all_and_a_choice_do_not_go_together(flow, given):
+    refused = flow("run", "--all", *given)
+    assert refused.code == 2
+    assert f"give {'--select' if len(given) == 2 else 'names'} or --all, not both" in refused.err
+
+
+def test_older_slots_that_were_given_up_are_told_of(flow):
+    now = dt.datetime.now(dt.timezone.utc)
+    hours = [Slot("orders", now - dt.timedelta(hours=number)) for number in (1, 2, 3)]
+    with open_slots(slots_url(None), env=os.environ) as store:
+        store.open(hours[1:], "gave_up", "broken")
+    first = flow("clear", "orders", "--dry-run")
+    assert "1 older slot was given up or skipped too: add  --since 4h" in first.err
+    with open_slots(slots_url(None), env=os.environ) as store:
+        store.open(hours[:1], "succeeded")
+    shown = flow("clear", "orders")
+    assert shown.out == "" and shown.err.startswith("nothing to clear: the last slot of none")
+    assert "2 older slots were given up or skipped too: add  --since 4h" in shown.err
+    assert len(flow("clear", "orders", "--since", "4h", "-o", "json").json) == 2
+
+
+def test_without_its_store_run_due_says_that_nothing_was_run(flow, tmp_path):
+    away = flow("run-due", "--run-log", "postgres://etl:secret@127.0.0.1:1/runs")
+    assert away.code == 5
+    assert "the run log postgres://etl:***@127.0.0.1:1/runs cannot reach PostgreSQL" in away.err
+    assert "state: nothing was run" in away.err
+    assert "flow connections check" not in away.err and "--run-log" in away.err
+    (tmp_path / "log.db").write_text("not a database, but a poem " * 99)
+    damaged = flow("run-due", "--run-log", "log.db")
+    assert damaged.code == 2 and "state: nothing was run; the file is damaged" in damaged.err
+    assert "put a backup in its place, or move it away" in damaged.err
+
+
+def foretold(flow):
+    return {
+        each["pipeline"]: (each["would"], each["why"])
+        for each in flow("run-due", "--dry-run", "-o", "json").json
+    }
+
+
+def minutes() -> list[dt.datetime]:
+    """This minute and those around it, for slots that no look opens anew meanwhile."""
+    now = dt.datetime.now(dt.timezone.utc).replace(second=0, microsecond=0)
+    return [now + dt.timedelta(minutes=number) for number in (0, 1, 2)]
+
+
+def test_a_dry_run_of_what_is_due_changes_nothing(flow, shop):
+    flow("status")  # makes the run log
+    log_file = slots_url(None).removeprefix("sqlite://")
+    with closing(sqlite3.connect(log_file)) as log:
+        before = list(log.iterdump())
+    assert foretold(flow) == {"orders": ("run", None), "daily": ("run", "after orders, if that succeeds")}
+    shown = flow("run-due", "--dry-run")
+    assert "fired by * * * * *" in shown.out
+    assert "dry run: nothing was run, and nothing was changed" in shown.err
+    with closing(sqlite3.connect(log_file)) as log:
+        assert list(log.iterdump()) == before
+    with closing(sqlite3.connect(shop / "shop.db")) as database:
+        assert database.execute("SELECT name FROM sqlite_master").fetchall() == [("raw",)]
+
+
+def test_a_dry_run_tells_who_has_a_slot_and_what_waits_for_it(flow):
+    with open_slots(slots_url(None), env=os.environ) as store:
+        store.open([Slot("orders", at) for at in minutes()])
+        first = store.unended(["orders"])[0]
+        store.claim(first, "host/1", 300)
+    told = foretold(flow)
+    assert told["orders"][0] == "wait" and "is held by host/1 until" in told["orders"][1]
+    assert told["daily"][0] == "wait" and told["daily"][1].endswith("has not ended yet")
+
+
+def test_a_dry_run_tells_what_would_be_skipped_and_given_up(flow):
+    with open_slots(slots_url(None), env=os.environ) as store:
+        store.open([Slot("orders", at) for at in minutes()], "gave_up", "broken")
+        (slot,) = dying = [Slot("apart", minutes()[0])]
+        store.open(dying)
+        for _ in range(3):
+            store.begin(store.claim(store.get(slot), "host/1", 0), 0)
+    told = foretold(flow)
+    assert told["daily"][0] == "be_skipped" and told["daily"][1].endswith("was given up: broken")
+    assert told["apart"] == ("be_given_up", "3 attempts ended without a word")
+    assert flow("runs").err.startswith("no such run")
+
+
+def test_a_dry_run_tells_of_a_retry(flow):
+    with open_slots(slots_url(None), env=os.environ) as store:
+        store.open([Slot("apart", at) for at in minutes()[:1]])
+        store.wait(store.claim(store.unended(["apart"])[0], "host/1", 300), 300, "broken")
+    would, why = foretold(flow)["apart"]
+    assert would == "wait" and why.startswith("attempt 1 of 1 failed: broken; again at ")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
 
 from ematix_flow.cli.drawing import draw_graph
 from ematix_flow.cli.output import Column, render_table
-from ematix_flow.cli.results import outcome_table
+from ematix_flow.cli.results import outcome_table, unsaid_reason
 from ematix_flow.cli.terminal import styled
 from ematix_flow.errors import LoadError
 from ematix_flow.graph.registry import DeclaredPipeline, Registry
@@ -102,3 +103,14 @@ def test_reasons_stand_below_the_results_when_the_terminal_is_narrow(terminal, m
         "  b: a failed, and b depends on it",
     ]
     assert outcome_table(outcomes, registry, stream=io.StringIO()).splitlines()[0].endswith("reason")
+
+
+def test_an_error_that_the_screen_has_just_shown_is_not_said_again_in_the_table(monkeypatch):
+    failure = LoadError("a value is too long")
+    outcome = Outcome("a", "failed", error=failure, reason=f"attempt 1 of 2 failed: {failure.what}")
+    assert unsaid_reason(outcome) == outcome.reason
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert unsaid_reason(outcome) == outcome.reason  # the error went elsewhere
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert unsaid_reason(outcome) == "attempt 1 of 2 failed"
+    assert unsaid_reason(Outcome("b", "not_run", reason="a failed")) == "a failed"

@@ -120,6 +120,15 @@ def test_a_workflow_cannot_wait_for_something_undeclared() -> None:
         current_registry().check()
 
 
+def test_of_several_mistakes_in_a_workflow_the_first_argument_is_told() -> None:
+    declare("orders")
+    with pytest.raises(DeclarationError, match="triggered_by= takes names"):
+        ematix.workflow("nightly", jobs=["orders"], triggered_by=5, schedule="never")
+    ematix.workflow("nightly", jobs=["ordrs"], triggered_by="order")
+    with pytest.raises(UnknownName, match="workflow 'nightly' runs pipeline 'ordrs'"):
+        current_registry().check()
+
+
 def test_workflows_that_start_each_other_in_a_circle_are_refused() -> None:
     declare("orders")
     declare("items")

@@ -215,7 +215,8 @@ def test_a_failed_upstream_starts_nothing_and_the_status_says_so() -> None:
     with runner() as here:
         (standing,) = workflow_standings(current_registry(), None, here.store, here.run_log, utc_now())
     assert standing.outcome == "never"
-    (waits,) = standing.waits_for
+    waiting, waits = standing.waits_for
+    assert waiting == "a success of items"
     assert waits.startswith("items failed at ") and "nowhere" in waits
 
 

@@ -97,6 +97,15 @@ def test_a_run_loads_counts_and_is_recorded(database: Path) -> None:
     assert record.run_id == result.run_id
 
 
+def test_a_run_log_that_breaks_meanwhile_stops_no_run(database: Path) -> None:
+    load = declare()
+    with run_context() as context:
+        execute(Path(context.run_log.location.removeprefix("sqlite://")), "DROP TABLE run_log")
+        (outcome,) = run_dag(current_registry(), [load.name], context)
+    assert outcome.status == "succeeded" and outcome.result is not None
+    assert "whether an earlier run was interrupted is not known" in outcome.result.notes[0]
+
+
 def test_calling_the_pipeline_runs_it(database: Path) -> None:
     assert declare(mode="truncate")().rows_inserted == 2
 

@@ -10,7 +10,7 @@ import pytest
 from ematix_flow.schedule.due import MISSED, Agenda, Scheduled
 from ematix_flow.schedule.endings import LastEnd
 from ematix_flow.schedule.slots import look
-from ematix_flow.schedule.workflows import Workflows, is_satisfied, slot_name
+from ematix_flow.schedule.workflows import Firing, Workflows, is_satisfied, slot_name
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.spec.workflows import Trigger, WorkflowSpec
 from ematix_flow.state.slots import Slot, SlotStatus
@@ -36,6 +36,24 @@ def test_a_tree_of_all_and_any(new: str, fires: bool) -> None:
     tree = Trigger("all", ("a", Trigger("any", ("b", "c"))))
     assert is_satisfied(tree, new) is fires
     assert str(tree) == "a and (b or c)"
+
+
+@pytest.mark.parametrize(
+    ("new", "waits"),
+    [("", "a and (b or c)"), ("a", "b or c"), ("b", "a"), ("bc", "a"), ("ac", None)],
+)
+def test_what_a_trigger_waits_for_keeps_its_structure(new: str, waits: str | None) -> None:
+    spec = WorkflowSpec("w", ("mail",), Trigger("all", ("a", Trigger("any", ("b", "c")))))
+    ends = {name: good(f"run:{name}") for name in new}
+    told = Workflows([spec], lambda names: ends).waits_for("w", Firing(), ends)
+    assert told == ([] if waits is None else [f"a success of {waits}"])
+
+
+def test_a_failure_that_a_trigger_does_not_need_is_not_told() -> None:
+    spec = WorkflowSpec("w", ("mail",), Trigger("all", ("a", Trigger("any", ("b", "c")))))
+    ends = {name: LastEnd("run:1", False, "failed at noon: why") for name in "ac"} | {"b": good("run:2")}
+    told = Workflows([spec], lambda names: ends).waits_for("w", Firing(), ends)
+    assert told == ["a success of a", "a failed at noon: why"]
 
 
 def test_of_two_that_see_the_same_end_one_fires() -> None:

@@ -16,12 +16,15 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from ematix_flow.errors import ConfigError, UsageError
+from ematix_flow.errors import CannotConnect, ConfigError, UsageError
 from ematix_flow.state import runlog
-from ematix_flow.state.records import RunRecord
+from ematix_flow.state.records import RunRecord, utc_now
 from ematix_flow.state.runlog import NullRunLog, open_run_log
 from ematix_flow.state.runlog_queries import newest_of
+from ematix_flow.state.runlog_sql import SqlRunLog
 from ematix_flow.state.runlog_tables import UPGRADES, Upgrading, migrate, stored_version
+from ematix_flow.state.slots import Slot
+from ematix_flow.state.slots_sql import SqlSlots
 
 # the processes part after the imports, so that they begin at the same moment
 CHILD = """
@@ -264,3 +267,25 @@ def test_a_run_is_found_by_the_beginning_of_its_id_from_an_index(tmp_path: Path)
             for row in file.execute(f"EXPLAIN QUERY PLAN {statement}", ["a"] * statement.count("?"))
         ]
     assert plans and all("run_log USING INDEX" in plan and "run_id>?" in plan for plan in plans)
+
+
+def test_a_server_that_goes_away_during_a_run_does_not_stop_it(
+    tmp_path: Path, warnings_seen: pytest.LogCaptureFixture
+) -> None:
+    reached = True
+
+    def connect() -> sqlite3.Connection:
+        if not reached:
+            raise CannotConnect("connection 'run_log' cannot reach it: refused", next_step="look at it")
+        return sqlite3.connect(tmp_path / "log.db")
+
+    engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.pool.NullPool)
+    log, slots = SqlRunLog(engine, "postgres://away"), SqlSlots(engine, "postgres://away")
+    reached = False
+    log.start(a_run())
+    log.save_output("r1", "said")
+    assert not log.finish("r1", "succeeded")
+    assert len(warnings_seen.records) == 1 and "the run log postgres://away" in warnings_seen.text
+    for read in (log.list, slots.now, lambda: slots.open([Slot("orders", utc_now())])):
+        with pytest.raises(CannotConnect, match="the run log postgres://away cannot reach it: refused"):
+            read()

@@ -102,7 +102,7 @@ def _refused(connection: S3Connection, doing: str, error: Any, reaching: bool) -
     if code in _MISSING:  # a HEAD tells no more
         return CannotConnect(
             f"there is no {bucket} on the S3 server, or not what was asked for in it ({doing})",
-            next_step=f"flow connections check {name}",
+            next_step=f"create it, or mend the bucket of connection {name!r}; buckets are never created here",
         )
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     return _failed(doing, f"the server answered {status} {code}: {message}", reaching)

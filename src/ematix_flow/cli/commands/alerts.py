@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 app = new_app("Alerters: who is told that a pipeline failed.")
 
 
-@app.callback()
-def _family() -> None:
-    """Alerters: who is told that a pipeline failed."""
-
-
 @app.command()
 def test(
     urls: Annotated[

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -54,20 +56,33 @@ def clear(
     The next  flow run-due  or the scheduler runs them. What is done already is not done twice.
     """
     from ematix_flow.backends.run_logs import open_slots
-    from ematix_flow.schedule.clearing import clearable, reopen
+    from ematix_flow.schedule.clearing import clearable, older, reopen
 
     registry = load_project(module)
     chosen = chosen_pipelines(registry, names, everything=everything, select=select, exclude=exclude)
     start = None if since is None else parse_since(since, dt.datetime.now(dt.timezone.utc))
     with open_slots(slots_url(run_log), env=os.environ) as store:
         found = clearable(store, chosen, start)
+        others = older(store, chosen, found) if start is None and output == "text" else []
+        now = store.now()
         cleared = found if dry_run else reopen(store, registry, found)
     if output == "json":
         write_json([_json(record, dry_run) for record in cleared])
         return
-    if not cleared:
+    if cleared:
+        _show(cleared, dry_run)
+    elif start is not None:
         say("nothing to clear: no slot of these is given up or skipped")
-        return
+    else:
+        say("nothing to clear: the last slot of none of these is given up or skipped")
+    if others:
+        age = now - others[0].slot.at + dt.timedelta(minutes=5)  # until it is typed
+        hours = math.ceil(age / dt.timedelta(hours=1))
+        were = "was" if len(others) == 1 else "were"
+        say(f"{_slots(len(others), 'older ')} {were} given up or skipped too: add  --since {hours}h")
+
+
+def _show(cleared: Sequence[SlotRecord], dry_run: bool) -> None:
     columns = (
         Column("pipeline"),
         Column(f"slot ({zone_name()})"),
@@ -82,8 +97,8 @@ def clear(
         say(f"{_slots(len(cleared))} will run again:  flow run-due  now, or the scheduler at its next look")
 
 
-def _slots(number: int) -> str:
-    return "1 slot" if number == 1 else f"{number:,} slots"
+def _slots(number: int, which: str = "") -> str:
+    return f"1 {which}slot" if number == 1 else f"{number:,} {which}slots"
 
 
 def _json(record: SlotRecord, dry_run: bool) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def consume(
         float,
         typer.Option("--reset-backoff-after-secs", min=0, help="A run of this length begins the count anew."),
     ] = 60,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and the result.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors; no table.")] = False,
     alerter: AlerterOption = None,
     metrics: MetricsOption = None,
     traces: TracesOption = None,
@@ -125,7 +125,7 @@ def consume(
             server = served.enter_context(measured.serve(metrics_port))
             view.note(f"metrics at {server.url}/metrics")
         outcomes = follow(pipelines, view, start)
-    return report_streams(outcomes, as_json=output == "json")
+    return report_streams(outcomes, as_json=output == "json", quiet=quiet)
 
 
 def chosen(given: Sequence[str], module: str | None, *, everything: bool) -> list[StreamingPipeline]:

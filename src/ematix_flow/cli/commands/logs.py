@@ -37,15 +37,8 @@ def logs(
 
     Exits with 1 when nothing was kept of it.
     """
-    from ematix_flow.cli.failures import show
-    from ematix_flow.errors import UsageError
-
     with read_run_log(run_log) as log:
-        try:
-            record = log.get(run_id)
-        except UsageError as error:
-            show(error)
-            return 1
+        record = log.get(run_id)
         lines = (log.output(record.run_id) or "").splitlines()
         if output == "json":
             shown = lines if tail is None else lines[-tail:]

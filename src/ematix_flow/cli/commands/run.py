@@ -62,7 +62,7 @@ def run(
         Path | None,
         typer.Option("--force-path", help="Take this path instead of the planner's choice."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and the result.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors; no table.")] = False,
     alerter: AlerterOption = None,
     metrics: MetricsOption = None,
     traces: TracesOption = None,
@@ -78,6 +78,7 @@ def run(
     from ematix_flow.observe.settings import Observability
     from ematix_flow.schedule.context import run_context
     from ematix_flow.schedule.dag import run_dag
+    from ematix_flow.schedule.drivers import missing_drivers
 
     watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     declared = load_project(module)
@@ -92,6 +93,9 @@ def run(
     registry = overridden(
         declared, chosen, allow_empty=allow_empty or None, max_shrink=max_shrink, force_path=force_path
     )
+    for missing in missing_drivers(declared, chosen):
+        missing.state = "nothing was run"
+        raise missing
     view = choose_view(chosen, quiet=quiet, show_plans=plan)
     with view.shown(), interruptible():
         if dry_run:
@@ -105,10 +109,11 @@ def run(
                         registry, chosen, context, before=view.started, after=view.finished, workers=workers
                     )
             except Interrupted:
-                if output == "text" and view.outcomes:
+                if output == "text" and view.outcomes and not quiet:
                     write_outcomes(view.outcomes, registry, as_json=False)
                 raise
-    write_outcomes(outcomes, registry, as_json=output == "json")
-    if dry_run:
+    if not quiet or output == "json":
+        write_outcomes(outcomes, registry, as_json=output == "json")
+    if dry_run and not quiet:
         say("dry run: nothing was changed")
     return exit_code(outcomes)

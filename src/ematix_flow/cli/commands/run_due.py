@@ -26,12 +26,16 @@ from ematix_flow.cli.options import (
 )
 from ematix_flow.cli.output import Column, count, status_column, write_json, write_table
 from ematix_flow.cli.project import load_project, narrowed
-from ematix_flow.cli.slots import slot_runner
+from ematix_flow.cli.results import unsaid_reason
+from ematix_flow.cli.slots import slot_foreseer, slot_runner, warn_of_missing_drivers
+from ematix_flow.cli.starts import fired_by
 from ematix_flow.cli.terminal import say
 from ematix_flow.cli.watching import choose_view
 
 if TYPE_CHECKING:
+    from ematix_flow.graph.registry import Registry
     from ematix_flow.schedule.run_due import SlotOutcome
+    from ematix_flow.state.slots import Slot
 
 app = new_app()
 
@@ -55,7 +59,10 @@ def run_due(
         typer.Option("--lease-seconds", help="After how long without a word a run counts as dead."),
     ] = 300.0,
     workers: WorkersOption = 1,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors and the result.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what is due and why, and what would be skipped.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors; no table.")] = False,
     alerter: AlerterOption = None,
     metrics: MetricsOption = None,
     traces: TracesOption = None,
@@ -77,7 +84,11 @@ def run_due(
     watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     registry = load_project(module)
     only = narrowed(registry, names, select, exclude)
+    if dry_run:
+        _foretell(registry, only, run_log, dt.timedelta(seconds=interval), output)
+        return 0
     shown = list(registry.pipelines if only is None else only)
+    warn_of_missing_drivers(registry, shown)
     view = choose_view(shown, quiet=quiet)
     with (
         view.shown(),
@@ -87,10 +98,44 @@ def run_due(
         chosen = replace(runner, only=only)
         outcomes = chosen.run_due(dt.timedelta(seconds=interval), after=view.slot_finished, workers=workers)
         held = [] if outcomes else chosen.held(chosen.names)
-    for record in held:
+    for record in held if not quiet else ():
         say(f"{record.slot.pipeline}: {told_held(record)}")
-    _show(outcomes, output)
+    if not quiet or output == "json":
+        _show(outcomes, output)
     return exit_code(outcomes)
+
+
+def _foretell(
+    registry: Registry,
+    only: frozenset[str] | None,
+    run_log: str | None,
+    interval: dt.timedelta,
+    output: str,
+) -> None:
+    from ematix_flow.schedule.foresight import foresee
+
+    with slot_foreseer(registry, run_log) as runner:
+        found = foresee(replace(runner, only=only), interval)
+    if output == "json":
+        write_json([each.to_json() for each in found])
+        return
+    if found:
+        columns = (
+            Column("pipeline"),
+            Column(f"slot ({zone_name()})"),
+            Column("would"),
+            Column("why", wraps=True),
+        )
+        rows = [
+            (each.slot.pipeline, local(each.slot.at), each.would, each.why or _fired(each.slot, registry))
+            for each in found
+        ]
+        write_table(columns, rows)
+    say("dry run: nothing was run, and nothing was changed" if found else "nothing is due")
+
+
+def _fired(slot: Slot, registry: Registry) -> str:
+    return f"fired by {fired_by(registry.pipelines[slot.pipeline].spec, registry)}"
 
 
 def exit_code(outcomes: list[SlotOutcome]) -> int:
@@ -118,7 +163,7 @@ def _show(outcomes: list[SlotOutcome], output: str) -> None:
 def _row(outcome: SlotOutcome) -> tuple[object, ...]:
     inserted = count(outcome.result.rows_inserted) if outcome.result else ""
     status = outcome.status.replace("_", " ")
-    return outcome.slot.pipeline, local(outcome.slot.at), status, inserted, outcome.reason or ""
+    return outcome.slot.pipeline, local(outcome.slot.at), status, inserted, unsaid_reason(outcome)
 
 
 def _json(outcome: SlotOutcome) -> dict[str, Any]:

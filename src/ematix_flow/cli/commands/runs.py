@@ -21,7 +21,14 @@ from ematix_flow.state.records import RunStatus
 if TYPE_CHECKING:
     from ematix_flow.state.records import RunRecord
 
-app = new_app("Show the runs in the run log, or forget old ones.")
+_HELP = "Show the runs in the run log, or forget old ones. Without a command: the newest."
+app = new_app(_HELP)
+
+
+@app.callback(invoke_without_command=True, help=_HELP)
+def runs(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        list_runs()
 
 
 @app.command("list")
@@ -142,8 +149,11 @@ def purge_runs(
     if output == "json":
         write_json({"run_log": place, "runs": purged, "slots": slots})
         return
-    runs, told = "run" if purged == 1 else "runs", f" and {slots:,} slots" if slots else ""
-    say(f"forgot {purged:,} {runs}{told} in {place} from before {local(before)}")
+    runs = "1 run" if purged == 1 else f"{purged:,} runs"
+    told = f" and {slots:,} slots" if slots else ""
+    say(f"forgot {runs}{told} in {place} from before {local(before)} {zone_name()}")
+    newest = "the newest run" if keep == 1 else f"the newest {keep:,} runs"
+    say(f"kept, however old: of each pipeline {newest}, success and slot, and what has not ended")
 
 
 def _row(record: RunRecord) -> tuple[object, ...]:

@@ -22,7 +22,7 @@ from ematix_flow.cli.options import (
     TracesOption,
 )
 from ematix_flow.cli.project import chosen_module, load_project, narrowed
-from ematix_flow.cli.slots import slot_runner, slots_url
+from ematix_flow.cli.slots import slot_runner, slots_url, warn_of_missing_drivers
 from ematix_flow.cli.terminal import say
 
 app = new_app()
@@ -78,6 +78,7 @@ def scheduler(
     from ematix_flow.cli.signals import stop_requests
     from ematix_flow.errors import UsageError
     from ematix_flow.observe.settings import ALERTERS_VARIABLE, Observability
+    from ematix_flow.schedule.executors.subprocesses import SubprocessExecutor
     from ematix_flow.schedule.executors.urls import executor_for
     from ematix_flow.schedule.scheduler import Scheduler
 
@@ -106,6 +107,8 @@ def scheduler(
         runs.check_alerts()
     registry = load_project(module)
     only = narrowed(registry, names, select, exclude)
+    if isinstance(runs, SubprocessExecutor):  # others run where more may be installed
+        warn_of_missing_drivers(registry, registry.pipelines if only is None else only)
     with (
         all_said("ematix_flow.schedule"),
         stop_requests(say, "stopping: runs at work may end; once more to stop at once") as asked,
