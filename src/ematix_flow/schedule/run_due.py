@@ -14,24 +14,29 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ematix_flow.engine.results import RunResult, unexpected
-from ematix_flow.errors import FlowError, Interrupted, PipelineLocked, UsageError
+from ematix_flow.errors import EngineError, FlowError, Interrupted, PipelineLocked, UsageError
 from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.observe.observer import Observers
+from ematix_flow.schedule.clearing import reopen
 from ematix_flow.schedule.due import Agenda, Scheduled
 from ematix_flow.schedule.endings import last_ends, last_success, record_skip
 from ematix_flow.schedule.executors.base import CannotDispatch
 from ematix_flow.schedule.gates import gate, shown
-from ematix_flow.schedule.run import RunContext, run_pipeline
-from ematix_flow.schedule.slots import DEATHS, Ended, conclude, look, take
+from ematix_flow.schedule.run import RunContext, open_world, run_pipeline
+from ematix_flow.schedule.settle import slot_is_done
+from ematix_flow.schedule.slots import DEATHS, LOADED, Ended, conclude, look, take
 from ematix_flow.schedule.team import Team, jar_groups_of, with_jars
 from ematix_flow.schedule.unstarted import RunsDied, record_unstarted
 from ematix_flow.schedule.workflows import Workflows
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.state.runlog import RunLog
 from ematix_flow.state.slots import Claim, Slot, SlotRecord, SlotStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LEASE_SECONDS = 300.0
 _AGAIN_SECONDS = (1.0, 4.0, 15.0)  # until a store that did not hear how a run ended is told again
@@ -202,13 +207,21 @@ class Runner:
             context = self.context(slot)
             errors.append(record_unstarted(spec, context, died, attempts=made, fence=claim.fence))
 
-        claim = take(self.store, record, self.holder, self.lease_seconds, spec.retry, tell)
+        def is_done() -> bool:
+            return slot_is_done(spec, slot.at, open_world(no_spark), self.run_log)
+
+        claim = take(self.store, record, self.holder, self.lease_seconds, spec.retry, tell, is_done)
+        if isinstance(claim, Ended) and claim.succeeded:
+            return SlotOutcome(slot, "succeeded", claim.reason)
         if isinstance(claim, Ended):
             return SlotOutcome(slot, "gave_up", claim.reason, error=errors[0])
         in_vain = _in_vain(record)
         if claim is not None and in_vain is not None:
             record_unstarted(spec, self.context(slot), in_vain, attempts=0)
         if claim is not None and found.verdict == "skip":
+            if record.fence and is_done():  # what held it back came after an attempt of it
+                ended = self.store.end(claim, "succeeded", LOADED)
+                return SlotOutcome(slot, "succeeded" if ended else "lost", LOADED)
             if self.store.end(claim, "skipped", found.reason):
                 record_skip(self.run_log, spec, found.reason or "", self.context(slot).trigger, slot.at)
                 self.observers.slot_ended(slot.pipeline, slot.at, "skipped", found.reason)
@@ -273,6 +286,8 @@ class Runner:
             try:
                 said = conclude(self.store, claim, ended, policy, self.chance)
                 known = self.store.get(slot) if said is None else None
+                if ended.succeeded and known is not None and known.status in ("gave_up", "skipped"):
+                    reopen(self.store, self.registry, [known])  # too early: its next run finds it loaded
                 # its answer may have been lost, the first time
                 return known.status if known is not None and known.fence == claim.fence else said
             except FlowError as error:
@@ -317,6 +332,11 @@ def _in_vain(record: SlotRecord) -> CannotDispatch | None:
         f"a run of {record.slot.pipeline!r} was started, and did not begin before its claim expired",
         next_step="look at the executor: its own log, its quota, and whether its runs reach the run log",
     )
+
+
+def no_spark(_: Sequence[str]) -> SparkSession:
+    """Who looks for work starts no engine: a ledger that only Spark can read is one that cannot be asked."""
+    raise EngineError("no engine is started to look at a ledger")
 
 
 def told_held(record: SlotRecord) -> str:

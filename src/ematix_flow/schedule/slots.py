@@ -19,6 +19,7 @@ from ematix_flow.spec.pipelines import RetryPolicy
 from ematix_flow.state.slots import Claim, SlotRecord, SlotStore
 
 LOCKED_SECONDS = 30.0  # until a pipeline that another run holds is tried again
+LOADED = "the ledger holds its batch, though no run has said how it ended"
 DEATHS = 3  # attempts of a slot that end without a word before it is given up
 _log = logging.getLogger(__name__)
 
@@ -65,15 +66,19 @@ def take(
     seconds: float,
     policy: RetryPolicy,
     tell: Callable[[Claim, Ended], None] = lambda claim, ended: None,
+    is_done: Callable[[], bool] = lambda: False,
 ) -> Claim | Ended | None:
     """Claim a slot; None when another was faster. One whose attempts die again and again is ended.
 
-    That is told first: who dies in between tells it twice, and never not at all.
+    It has succeeded when one of them had come so far that it ``is_done``. That it is given up is told
+    first: who dies in between tells it twice, and never not at all.
     """
     claim = store.claim(seen, holder, seconds)
     if claim is None:
         return None
     if claim.deaths >= max(DEATHS, policy.max_attempts):
+        if is_done():
+            return Ended(True, LOADED) if store.end(claim, "succeeded", LOADED) else None
         last = f"; what was heard last: {seen.reason}" if seen.reason else ""
         reason = f"{claim.deaths} attempts ended without a word{last}"
         ended = Ended(False, reason, attempts=claim.deaths)

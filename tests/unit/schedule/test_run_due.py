@@ -23,10 +23,18 @@ from ematix_flow import (
     Target,
     Text,
     ematix,
+    faults,
     register_connection,
 )
 from ematix_flow.cli.commands.run_due import exit_code
-from ematix_flow.errors import ConfigError, Interrupted, LoadError, PipelineLocked, SourceFailed
+from ematix_flow.errors import (
+    ConfigError,
+    Interrupted,
+    LoadError,
+    PipelineLocked,
+    SourceFailed,
+    TargetFailed,
+)
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.schedule.clearing import clearable, reopen
 from ematix_flow.schedule.context import run_context
@@ -637,6 +645,53 @@ def test_a_run_that_comes_late_is_held_from_its_beginning_on() -> None:
         assert claim is not None
         assert here.run_claimed(claim).status == "succeeded"
     assert taken == [None]
+
+
+def test_a_slot_that_was_given_up_before_its_last_run_loaded_it_succeeds_after_all(shop: Path) -> None:
+    """As when a machine stands still for a while: its claim is lost, and it goes on."""
+    seen: list[bool] = []
+
+    @ematix.pipeline(target=Numbers, target_connection="shop", name="orders")
+    def orders(conn: Any) -> str:
+        with runner() as another:
+            assert another.store.renew(claim, 0.0)
+            record = another.store.get(slot)
+            assert record is not None
+            taken = another.store.claim(record, "another", 60)
+            assert taken is not None
+            seen.append(another.store.end(taken, "gave_up", "no source"))
+        return "SELECT id FROM raw"
+
+    slot = open_slot("orders", utc_now())
+    with runner() as here:
+        claim = claim_of(here, slot)
+        assert here.run_claimed(claim).status == "lost"
+    assert status_of(slot)[0] == "waiting"
+    assert names(run_due()) == [("orders", "succeeded")]
+    assert (seen, execute(shop, "SELECT count(*) FROM shop__numbers")) == ([True], [(1,)])
+
+
+def test_a_slot_that_is_loaded_is_not_skipped_for_what_came_after(shop: Path) -> None:
+    declare("upstream")
+    orders = declare("orders", "upstream")
+    slot = open_slot("orders", utc_now())
+    with runner() as here:
+        record = here.store.get(slot)
+        assert record is not None and here.store.claim(record, "dead", 0.0) is not None
+    orders.sync(run_log=LOG, slot=slot.at)  # and its upstream has never succeeded
+    assert names(run_due()) == [("orders", "succeeded")]
+    assert status_of(slot)[0] == "succeeded"
+
+
+def test_the_only_attempt_of_a_slot_that_does_not_hear_of_its_commit_succeeds() -> None:
+    def lose_the_connection() -> None:
+        raise TargetFailed("the connection was lost")
+
+    declare("orders")
+    slot = open_slot("orders", utc_now())
+    with faults.inject("apply.after_commit", lose_the_connection):
+        assert names(run_due()) == [("orders", "succeeded")]
+    assert status_of(slot)[0] == "succeeded"
 
 
 def test_a_slot_of_which_some_targets_failed_has_failed_and_is_tried_again(shop: Path) -> None:
