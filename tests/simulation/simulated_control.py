@@ -72,6 +72,7 @@ class World:
         self.catch_up = CatchUp(REGISTRY, INTERVAL, self.until)
         self.loaded: Counter[Slot] = Counter()  # commits of its batch
         self.transformed: Counter[Slot] = Counter()  # what follows the load, where something does
+        self.seen: dict[str, Process] = {}  # by the names under which they hold claims
         self.too_late: set[Slot] = set()  # loaded after it was given up, by a run that has not said so yet
         self.unasked: set[Slot] = set()  # whose ledger did not answer when it mattered
         self.locks: dict[str, Process] = {}
@@ -149,6 +150,8 @@ class World:
                 (workflows, "Schedule", schedule),
                 (due, "MOST_AT_ONCE", few),
                 (slots, "MOST_AT_ONCE", few),
+                (slots, "AGAIN_SECONDS", AGAIN),
+                (slots, "holder_is_dead", self.holder_is_dead),
                 (scheduler, "time", time),
                 (scheduler, "_GLANCE_SECONDS", POLL / 2),
             ):
@@ -174,11 +177,18 @@ class World:
         self.kernel.start(process, lives, after)
         return process
 
+    def holder_is_dead(self, holder: str) -> bool:
+        dead = holder in self.seen and not self.seen[holder].is_alive
+        self.counts["seen dead"] += dead
+        return dead
+
     def _clock_error(self) -> float:
         return self.chance.uniform(-120, 120) if self.happens(0.3) else 0.0
 
     def runner(self) -> Runner:
         holder = f"{current().process.name}/{self.number()}"
+        if self.chance.random() < 0.5:  # others on its machine can see whether it lives
+            self.seen[holder] = current().process
         return _Watched(
             REGISTRY,
             self.store,

@@ -96,7 +96,17 @@ def test_the_simulation_is_rough() -> None:
         seen += world.counts + world.books.counts + world.network.seen
         seen.update(record.status for record in map(world.real.get, world.books.opened) if record)
         seen.update(slot.pipeline for slot in world.books.opened)
-    often = ("death", "error", "delay", "pause", "died at work", "taken over", "already applied", "locked")
+    often = (
+        "seen dead",
+        "death",
+        "error",
+        "delay",
+        "pause",
+        "died at work",
+        "taken over",
+        "already applied",
+        "locked",
+    )
     assert all(seen[what] >= 30 for what in often), seen
     rare = (
         "found done",
@@ -111,7 +121,7 @@ def test_the_simulation_is_rough() -> None:
         "reopened",
     )
     assert all(seen[what] >= 10 for what in (*rare, "gave up", "skipped", "stopped", "answer lost")), seen
-    assert seen["found done"], seen
+    assert seen["found done"] and seen["seen dead"], seen
     assert sum(world.books.jumps for world in worlds) >= 5
     assert all(seen[name] for name in REGISTRY.pipelines), seen
     assert all(seen[f"workflow:{name}"] > 5 for name in REGISTRY.workflows), seen

@@ -41,7 +41,7 @@ def slot_runner(
     """Runs slots of these pipelines, and records each run."""
     from ematix_flow.backends.run_logs import open_slots
     from ematix_flow.schedule.context import run_context
-    from ematix_flow.schedule.run_due import Runner, new_holder
+    from ematix_flow.schedule.run_due import Runner
     from ematix_flow.schedule.workflows import kept_under
 
     with (
@@ -62,7 +62,6 @@ def slot_runner(
             context.run_log,
             context_of,
             lease_seconds,
-            new_holder(),
             observers=context.observers,
         )
         if context.keep is not None:

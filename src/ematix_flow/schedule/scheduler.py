@@ -19,11 +19,11 @@ from ematix_flow.observe.observer import Tick
 from ematix_flow.schedule.due import Agenda
 from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor
 from ematix_flow.schedule.run_due import Runner, SlotOutcome
+from ematix_flow.schedule.slots import AGAIN_SECONDS
 from ematix_flow.schedule.unstarted import record_unstarted
 from ematix_flow.state.slots import ENDED, Claim, Lease, Slot, SlotRecord, SlotStore
 
 POLL_SECONDS, LEADER_SECONDS, GRACE_SECONDS = 10.0, 60.0, 60.0
-AGAIN_SECONDS = 30.0  # after a run that could not be started, or that died; doubled for each that died
 _GLANCE_SECONDS = 0.2
 _NAME = "scheduler"
 _log = logging.getLogger(__name__)

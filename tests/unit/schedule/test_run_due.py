@@ -42,6 +42,7 @@ from ematix_flow.schedule.dag import run_dag
 from ematix_flow.schedule.run_due import Runner, SlotOutcome
 from ematix_flow.schedule.standings import standings, workflow_standings
 from ematix_flow.schedule.workflows import slot_name
+from ematix_flow.state.holders import holder_is_dead, new_holder
 from ematix_flow.state.records import utc_now
 from ematix_flow.state.runlog import run_log_location
 from ematix_flow.state.runlog_sql import open_slots_file
@@ -481,12 +482,62 @@ def test_a_slot_waits_for_an_older_one_that_somebody_holds() -> None:
     older, newer = open_slot("orders", now - 2 * MINUTE), open_slot("orders", now - MINUTE)
     with runner() as here:
         seen = here.store.get(older)
-        assert seen is not None and here.store.claim(seen, "vm/366", 300) is not None
+        assert seen is not None and here.store.claim(seen, "vm/366/0-1", 300) is not None
         assert [record.slot for record in here.held(["orders"])] == [older]
     (waits,) = run_due()
     assert (waits.slot, waits.status) == (newer, "waiting")
     assert "is held by vm/366 until" in (waits.reason or "")
     assert status_of(newer)[0] == "waiting"
+
+
+def killed_run(slot: Slot) -> None:
+    """A process that has begun a run of a slot, and is gone."""
+    child = os.fork()
+    if child == 0:
+        try:
+            with runner() as here:
+                os._exit(0 if here._begun(claim_of(here, slot)) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_run_that_was_killed_on_this_machine_is_not_waited_for() -> None:
+    declare("orders")
+    slot = open_slot("orders", utc_now())
+    killed_run(slot)
+    assert names(run_due()) == [("orders", "succeeded")]
+    with runner() as here:
+        record = here.store.get(slot)
+    assert record is not None and (record.fence, record.deaths) == (2, 1)
+
+
+def test_of_a_run_on_another_machine_nobody_here_says_that_it_is_dead() -> None:
+    declare("orders")
+    slot = open_slot("orders", utc_now())
+    killed_run(slot)
+    with runner() as here:
+        record = here.store.get(slot)
+        assert record is not None and record.holder is not None and holder_is_dead(record.holder)
+        elsewhere = record.holder.rpartition("/")[0] + "/0123abcd-1"
+        claim = Claim(slot, record.holder, record.fence, 0)
+        assert here.store.wait(claim, 0.0, failed=False)
+        record = here.store.get(slot)
+        assert record is not None
+        taken = here.store.claim(record, elsewhere, 300)
+        assert taken is not None and here.store.begin(taken, 300)
+    assert run_due() == []
+    assert not holder_is_dead(new_holder()) and not holder_is_dead("nobody")
+
+
+def test_a_death_that_its_scheduler_has_seen_is_followed_by_its_pause() -> None:
+    declare("orders")
+    slot = open_slot("orders", utc_now())
+    killed_run(slot)
+    with runner() as here:
+        record = here.store.get(slot)
+        assert record is not None and here.store.renew(Claim(slot, "", record.fence, 0), 25.0, "OOMKilled")
+    assert run_due() == []
 
 
 def test_an_attempt_that_failed_is_said_to_have() -> None:

@@ -89,7 +89,7 @@ def run_due(
         held = [] if outcomes else chosen.held(chosen.names)
     for record in held:
         say(f"{record.slot.pipeline}: {told_held(record)}")
-    _show(outcomes, output)
+    _show(outcomes, output, "nothing else is due" if held else "nothing is due")
     return exit_code(outcomes)
 
 
@@ -99,11 +99,11 @@ def exit_code(outcomes: list[SlotOutcome]) -> int:
     return codes.pop() if len(codes) == 1 else int(bool(codes))
 
 
-def _show(outcomes: list[SlotOutcome], output: str) -> None:
+def _show(outcomes: list[SlotOutcome], output: str, nothing: str) -> None:
     if output == "json":
         write_json([_json(outcome) for outcome in outcomes])
     elif not outcomes:
-        say("nothing is due")
+        say(nothing)
     else:
         columns = (
             Column("pipeline"),
