@@ -355,7 +355,9 @@ def claim_of(store: SlotStore, pipeline: str, at: dt.datetime, said: str) -> Cla
     if record is None or not is_newest or (not record.begun and record.holder != holder):
         raise UsageError(
             f"{pipeline!r} of {at.isoformat()} is not claimed by {holder!r} any more",
-            state="nothing was run",
+            state="nothing was run; whoever has claimed it since runs it",
+            next_step=f"flow status {pipeline}  shows how it stands; if this comes again and again, runs "
+            "start more slowly than --lease-seconds allows",
         )
     return Claim(record.slot, holder, record.fence, record.failures, record.deaths)
 

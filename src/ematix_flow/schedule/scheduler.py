@@ -24,6 +24,7 @@ from ematix_flow.schedule.unstarted import record_unstarted
 from ematix_flow.state.slots import ENDED, Claim, Lease, Slot, SlotRecord, SlotStore
 
 POLL_SECONDS, LEADER_SECONDS, GRACE_SECONDS = 10.0, 60.0, 60.0
+LEAST_LEASE_SECONDS = 5.0  # a run needs so long to start, and to say that it has begun
 _GLANCE_SECONDS = 0.2
 _NAME = "scheduler"
 _log = logging.getLogger(__name__)

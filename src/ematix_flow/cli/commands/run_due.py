@@ -72,8 +72,9 @@ def run_due(
     from ematix_flow.observe.settings import Observability
     from ematix_flow.schedule.run_due import told_held
 
-    if not 0 < interval < float("inf"):
-        raise UsageError(f"--interval takes a number of seconds above 0, not {interval:g}")
+    for name, seconds in (("--interval", interval), ("--lease-seconds", lease_seconds)):
+        if not 0 < seconds < float("inf"):
+            raise UsageError(f"{name} takes a number of seconds above 0, not {seconds:g}")
     watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     registry = load_project(module)
     only = narrowed(registry, names, select, exclude)
