@@ -258,7 +258,7 @@ class World:
         self._write(lambda: self.run_log.start(record))
         if spec.name in self.locks:
             locked = PipelineLocked("another run holds it")
-            self._write(lambda: self.run_log.finish(record.run_id, "skipped", error=locked))
+            self._write(lambda: self.run_log.finish(record.run_id, "locked", error=locked))
             self.counts["locked"] += 1
             raise locked
         self.locks[spec.name] = here

@@ -143,7 +143,7 @@ def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: Try) -> R
     except KeyboardInterrupt:
         raise _cancelled(spec, context, recorded) from None
     except PipelineLocked as error:
-        recorded.over("skipped", error)
+        recorded.over("locked", error)
         raise error.at(spec.where) from None
     except Exception as error:
         if was_interrupted(error, before):

@@ -484,7 +484,7 @@ def test_a_run_that_the_lock_refuses_is_no_failure_of_the_pipeline(database: Pat
     assert target is not None
     with target.lock("people", "shop:analytics.people", uuid.uuid4()), pytest.raises(PipelineLocked):
         load.sync()
-    assert [record.status for record in logged()] == ["skipped"]
+    assert [record.status for record in logged()] == ["locked"]
 
 
 def test_a_listener_hears_the_plan_and_the_stages(database: Path) -> None:
