@@ -117,7 +117,7 @@ class World:
     def _steps(self, going_on: Callable[[], bool]) -> None:
         while going_on():
             self.kernel.step()
-            if self.happens(0.0005):
+            if self.happens(0.001):
                 self.books.jumps += 1
                 self.jumped += dt.timedelta(seconds=self.chance.uniform(BACK, FORWARD))
             if self.books.broken:
