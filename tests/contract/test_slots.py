@@ -124,8 +124,10 @@ def test_of_two_runs_that_were_started_for_one_claim_one_begins(store: SlotStore
     store.open([SLOT])
     claim = claimed(store)
     clock.pass_(60)  # it was late, and nobody had taken it over
-    assert store.begin(claim, 30)
-    assert not store.begin(claim, 30)
+    assert store.begin(claim, 30, "a run")
+    assert not store.begin(claim, 30, "another run")
+    begun = store.get(SLOT)
+    assert begun is not None and (begun.begun, begun.holder) == (True, "a run")
     assert claimed(store, "b") is None  # it is held from its beginning on
     clock.pass_(30)
     second = claimed(store, "b")

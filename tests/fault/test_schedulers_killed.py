@@ -48,8 +48,8 @@ for number in range({PIPELINES}):
     def load(conn):
         return "SELECT id FROM source"
 """
-_SEEN = "pipeline, fires_at, status, fence, holder, before"
-_NEW = "new.pipeline, new.fires_at, new.status, new.fence, new.holder, old.fence"
+_SEEN = "pipeline, fires_at, status, fence, holder, begun, before"
+_NEW = "new.pipeline, new.fires_at, new.status, new.fence, new.holder, new.begun, old.fence"
 WRITTEN_DOWN = {
     "sqlite": [
         f"CREATE TABLE seen (number INTEGER PRIMARY KEY, {_SEEN})",
@@ -58,14 +58,14 @@ WRITTEN_DOWN = {
     ],
     "postgres": [
         "CREATE TABLE seen (number BIGSERIAL, pipeline TEXT, fires_at TIMESTAMPTZ, status TEXT, "
-        "fence BIGINT, holder TEXT, before BIGINT)",
+        "fence BIGINT, holder TEXT, begun BOOLEAN, before BIGINT)",
         f"CREATE FUNCTION write_down() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
         f"INSERT INTO public.seen ({_SEEN}) VALUES ({_NEW}); RETURN new; END $$",
         "CREATE TRIGGER write_down AFTER UPDATE ON ematix_flow.flow_slots "
         "FOR EACH ROW EXECUTE FUNCTION write_down()",
     ],
 }
-Change = tuple[str, str, str, int, str | None, int]
+Change = tuple[str, str, str, int, str | None, bool, int]
 
 
 class Stage:
@@ -216,13 +216,14 @@ def check(stage: Stage, done: Counter[str]) -> None:
 
 
 def one_holder_at_a_time(changes: list[Change]) -> None:
-    holders: dict[tuple[str, str, int], str] = {}
-    for pipeline, at, status, fence, holder, before in changes:
+    """Who made a claim, until a run takes it; then that run alone."""
+    holders: dict[tuple[str, str, int, bool], str] = {}
+    for pipeline, at, status, fence, holder, begun, before in changes:
         assert fence in (before, before + 1)
         if status != "claimed":
             continue
         assert holder is not None
-        first = holders.setdefault((pipeline, at, fence), holder)
+        first = holders.setdefault((pipeline, at, fence, bool(begun)), holder)
         assert first == holder, f"{pipeline} of {at}: {first} and {holder} both hold claim {fence}"
 
 

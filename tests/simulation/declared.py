@@ -6,9 +6,11 @@ import functools
 from typing import Any
 
 from ematix_flow.graph.registry import DeclaredPipeline, Registry
-from ematix_flow.spec.pipelines import PipelineSpec, RetryPolicy
+from ematix_flow.spec.pipelines import PipelineSpec, PostTransform, RetryPolicy, TargetSpec
 from ematix_flow.spec.workflows import Trigger, WorkflowSpec
 
+TARGET = TargetSpec("db")
+ANALYZE = PostTransform("sql", "ANALYZE")
 THRICE = RetryPolicy(max_attempts=3, backoff="exponential", base_seconds=5)
 
 
@@ -26,7 +28,7 @@ REGISTRY = _Project()
 
 
 def _declare(name: str, schedule: str | None = None, **more: Any) -> None:
-    spec = PipelineSpec(name, f"project:{name}", (), schedule=schedule, **more)
+    spec = PipelineSpec(name, f"project:{name}", (TARGET,), schedule=schedule, **more)
     REGISTRY.add_pipeline(DeclaredPipeline(spec, lambda: "", None))
 
 
@@ -40,6 +42,9 @@ _declare("report", "*/6 * * * *", catchup="all", depends_on=("items",))
 _declare("archive", "*/12 * * * *", catchup="last", depends_on=("report",))
 _declare("fan", "*/10 * * * *", catchup="all", retry=THRICE, continue_on_target_failure=True)
 _declare("orders", "*/7 * * * *", catchup="all", retry=THRICE)  # has fires of its own, and is a job
+_declare(
+    "mart", "*/8 * * * *", catchup="all", retry=THRICE, transforms_post=(PostTransform("sql", "ANALYZE"),)
+)
 _declare("stock")
 _declare("mail")
 _declare("ledgers", retry=THRICE)

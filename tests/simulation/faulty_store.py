@@ -178,7 +178,7 @@ class Books:
         if kept:
             self._newest(claim, "renewed").expires = self.clock() + dt.timedelta(seconds=seconds)
 
-    def begin(self, begun: bool, claim: Claim, seconds: float) -> None:
+    def begin(self, begun: bool, claim: Claim, seconds: float, holder: str | None = None) -> None:
         if not begun:
             self.counts["not begun"] += 1
             return

@@ -26,12 +26,19 @@ class RunHistory:
         self.records[record.run_id] = replace(record, started_at=now, finished_at=over)
 
     def finish(self, run_id: str, status: RunStatus, *, error: BaseException | None = None) -> bool:
-        return self._end(run_id, status, error, ("running", "interrupted"))
+        return self._end(run_id, status, error, None, ("running", "interrupted"))
 
     def settle(self, run_id: str, status: RunStatus, reason: str) -> bool:
-        return self._end(run_id, status, None, ("running",))
+        return self._end(run_id, status, None, reason, ("running",))
 
-    def _end(self, run_id: str, status: RunStatus, error: BaseException | None, of: Sequence[str]) -> bool:
+    def _end(
+        self,
+        run_id: str,
+        status: RunStatus,
+        error: BaseException | None,
+        reason: str | None,
+        of: Sequence[str],
+    ) -> bool:
         record = self.records.get(run_id)
         if record is None or record.status not in of:
             return False
@@ -40,7 +47,7 @@ class RunHistory:
             status=status,
             finished_at=self._clock(),
             error_type=None if error is None else type(error).__name__,
-            error_message=None if error is None else str(error),
+            error_message=reason if error is None else str(error),
         )
         return True
 
@@ -60,5 +67,5 @@ class RunHistory:
         return {
             f"slot:{r.slot.isoformat()}"
             for r in self.records.values()
-            if r.pipeline == pipeline and r.slot and r.status == "succeeded" and has_ended(r)
+            if r.pipeline == pipeline and r.slot and r.ended_well and has_ended(r)
         }

@@ -11,22 +11,32 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from ematix_flow.engine.results import RunResult
-from ematix_flow.errors import FlowError, Interrupted, LoadError, PipelineLocked, SourceFailed
+from ematix_flow.errors import (
+    FlowError,
+    Interrupted,
+    LoadError,
+    PipelineLocked,
+    PostTransformFailed,
+    SourceFailed,
+)
 from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.schedule import clearing, due, run_due, scheduler, slots, workflows
 from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor, Sight
 from ematix_flow.schedule.run import RunContext
 from ematix_flow.schedule.run_due import Runner, claim_of
 from ematix_flow.schedule.scheduler import Scheduler
+from ematix_flow.schedule.settle import batch_of, load_of_slot, slot_is_done
+from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.slots import Slot, SlotRecord, SlotStore
 from ematix_flow.state.slots_memory import MemorySlots
 from tests.simulation.catch_up import CatchUp, KnownSchedule
-from tests.simulation.declared import REGISTRY
+from tests.simulation.declared import REGISTRY, TARGET
 from tests.simulation.faulty_store import Books, Faulty, Network
 from tests.simulation.run_history import RunHistory
 from tests.simulation.virtual_time import Event, Kernel, Process, ProcessDied, current
@@ -60,8 +70,13 @@ class World:
         self.history = RunHistory(self.host_clock)
         self.run_log = Faulty(self.network, self.history)
         self.catch_up = CatchUp(REGISTRY, INTERVAL, self.until)
-        self.loaded: Counter[tuple[str, str]] = Counter()  # commits of a pipeline's batch
+        self.loaded: Counter[Slot] = Counter()  # commits of its batch
+        self.transformed: Counter[Slot] = Counter()  # what follows the load, where something does
+        self.seen: dict[str, Process] = {}  # by the names under which they hold claims
+        self.too_late: set[Slot] = set()  # loaded after it was given up, by a run that has not said so yet
+        self.unasked: set[Slot] = set()  # whose ledger did not answer when it mattered
         self.locks: dict[str, Process] = {}
+        self.deadly = self.chance.choice((0.04, 0.04, 0.4))  # how often a run dies at a step of its work
         self.is_quiet = False
         self.counts: Counter[str] = Counter()
         self._numbers = 0
@@ -102,7 +117,7 @@ class World:
     def _steps(self, going_on: Callable[[], bool]) -> None:
         while going_on():
             self.kernel.step()
-            if self.happens(0.0005):
+            if self.happens(0.001):
                 self.books.jumps += 1
                 self.jumped += dt.timedelta(seconds=self.chance.uniform(BACK, FORWARD))
             if self.books.broken:
@@ -129,10 +144,14 @@ class World:
                 (run_due, "threading", threading),
                 (run_due, "time", time),
                 (run_due, "run_pipeline", self.load),
+                (run_due, "open_world", lambda spark: Target(self)),
+                (run_due, "slot_is_done", self.is_done),
                 (run_due, "Schedule", schedule),
                 (workflows, "Schedule", schedule),
                 (due, "MOST_AT_ONCE", few),
                 (slots, "MOST_AT_ONCE", few),
+                (slots, "AGAIN_SECONDS", AGAIN),
+                (slots, "holder_is_dead", self.holder_is_dead),
                 (scheduler, "time", time),
                 (scheduler, "_GLANCE_SECONDS", POLL / 2),
             ):
@@ -158,11 +177,18 @@ class World:
         self.kernel.start(process, lives, after)
         return process
 
+    def holder_is_dead(self, holder: str) -> bool:
+        dead = holder in self.seen and not self.seen[holder].is_alive
+        self.counts["seen dead"] += dead
+        return dead
+
     def _clock_error(self) -> float:
         return self.chance.uniform(-120, 120) if self.happens(0.3) else 0.0
 
     def runner(self) -> Runner:
         holder = f"{current().process.name}/{self.number()}"
+        if self.chance.random() < 0.5:  # others on its machine can see whether it lives
+            self.seen[holder] = current().process
         return _Watched(
             REGISTRY,
             self.store,
@@ -217,25 +243,22 @@ class World:
                     runner.store, claim.slot.pipeline, claim.slot.at, f"{claim.fence}:{claim.holder}"
                 )
                 runner.run_claimed(held)
+                self.too_late.discard(claim.slot)
             self.kernel.kill(process)
 
         self.kernel.start(process, work, after)
         return process
 
     def load(self, declared: DeclaredPipeline, context: RunContext) -> RunResult:
-        """What stands in for `run_pipeline`: lock, settle, read, commit with the ledger, record.
-
-        As there, only the commit asks the ledger. So a slot that is loaded is given up after all when its
-        run dies before it says so, and those that follow fail at the source or die, too.
-        """
+        """What stands in for `run_pipeline`: lock, settle, ask the ledger, commit, transform, record."""
         spec, here = declared.spec, current().process
         assert context.slot is not None
-        slot, batch = Slot(spec.name, context.slot), f"slot:{context.slot.isoformat()}"
+        slot, batch = Slot(spec.name, context.slot), batch_of(context.slot)
         record = RunRecord(f"run-{self.number()}", spec.name, "t", "append", slot=slot.at, batch=batch)
         self._write(lambda: self.run_log.start(record))
         if spec.name in self.locks:
             locked = PipelineLocked("another run holds it")
-            self._write(lambda: self.run_log.finish(record.run_id, "skipped", error=locked))
+            self._write(lambda: self.run_log.finish(record.run_id, "locked", error=locked))
             self.counts["locked"] += 1
             raise locked
         self.locks[spec.name] = here
@@ -244,7 +267,7 @@ class World:
         here.at_death.append(unlock)
         try:
             self._settle(spec.name, record.run_id)
-            status, error = self._outcome(slot, batch, record.run_id)
+            status, error = self._outcome(spec, slot)
             self._write(lambda: self.run_log.finish(record.run_id, status, error=error))
             if error is not None and not spec.continue_on_target_failure:
                 raise error
@@ -256,23 +279,53 @@ class World:
         finally:
             unlock()
 
-    def _outcome(self, slot: Slot, batch: str, run_id: str) -> tuple[Any, LoadError | None]:
-        self._at_work(
-            self.chance.uniform(1, 20) if self.chance.random() < 0.9 else self.chance.uniform(20, 90)
-        )
-        if self.happens(0.15):
-            self.books.failed[slot] += 1
-            return "failed", SourceFailed("the source is away")
-        key = (slot.pipeline, batch)
-        if self.ledger and self.loaded[key]:
+    def _outcome(self, spec: PipelineSpec, slot: Slot) -> tuple[Any, LoadError | None]:
+        target = Target(self)
+        try:
+            found = load_of_slot(spec, slot.at, target, self.run_log)  # type: ignore[arg-type]
+        except FlowError as error:
+            return self._failed(slot, LoadError(f"the ledger cannot be asked: {error}"))
+        if found.loaded and self.ledger:
             self.counts["already applied"] += 1
         else:
-            self.loaded[key] += 1  # one transaction, the ledger's entry in it
-        if self.happens(0.03):
-            self.books.failed[slot] += 1
-            return "failed", LoadError("the answer to the commit was lost")
+            self._at_work(self._long())
+            if self.happens(0.15):
+                return self._failed(slot, SourceFailed("the source is away"))
+            self.loaded[slot] += 1  # one transaction, the ledger's entry in it
+            if slot in self.books.ended:
+                self.too_late.add(slot)
+            if self.happens(0.03):
+                self.counts["answer lost"] += 1
+                try:
+                    target.ledger(spec.name, TARGET.label)
+                except FlowError:
+                    return self._failed(slot, LoadError("the answer to the commit was lost"))
+        if found.done:
+            return "skipped", None
         self._at_work(self.chance.uniform(0, 3))
+        if spec.transforms_post:
+            if self.happens(0.1):
+                return self._failed(slot, PostTransformFailed("the table is locked"))
+            self.transformed[slot] += 1
+            self._at_work(self.chance.uniform(0, 3))
         return "succeeded", None
+
+    def _failed(self, slot: Slot, error: LoadError) -> tuple[Any, LoadError]:
+        self.books.failed[slot] += 1
+        if not isinstance(error, SourceFailed):
+            self.unasked.add(slot)
+        return "failed", error
+
+    def _long(self) -> float:
+        return self.chance.uniform(1, 20) if self.chance.random() < 0.9 else self.chance.uniform(20, 90)
+
+    def is_done(self, spec: PipelineSpec, at: dt.datetime, target: Any, run_log: Any) -> bool:
+        """The real one, and whether it could ask."""
+        done = slot_is_done(spec, at, target, run_log)
+        self.counts["found done"] += done
+        if target.is_away:
+            self.unasked.add(Slot(spec.name, at))
+        return done
 
     def _at_work(self, seconds: float) -> None:
         """So long; it may die of itself or be asked to stop."""
@@ -281,7 +334,7 @@ class World:
         if here.is_interrupted or self.happens(0.01):
             here.is_interrupted = False
             raise Interrupted("it was asked to stop")
-        if self.happens(0.04):
+        if self.happens(self.deadly):
             self.counts["died at work"] += 1
             self.kernel.kill(here)
             raise ProcessDied
@@ -295,7 +348,8 @@ class World:
         with _expected():
             for left in self.run_log.running(pipeline):
                 if left.run_id != own:
-                    there = self.loaded[(pipeline, left.batch)]
+                    assert left.slot is not None
+                    there = Slot(pipeline, left.slot) in self.loaded
                     self.run_log.settle(left.run_id, "succeeded" if there else "interrupted", "settled")
 
     def _unlock(self, slot: Slot, process: Process) -> None:
@@ -306,6 +360,30 @@ class World:
         """A run log that cannot be written to never stops a run."""
         with _expected():
             write()
+
+
+class Target:
+    """The database with the ledger of every pipeline, as a world that holds nothing else."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self.is_away = world, False
+
+    def target(self, connection: object) -> Target:
+        return self
+
+    def ledger(self, pipeline: str, target: str, limit: int = 100) -> list[Any]:
+        def held() -> list[Any]:
+            slots = [
+                slot for slot, times in self._world.loaded.items() if times and slot.pipeline == pipeline
+            ]
+            return [SimpleNamespace(batch_key=batch_of(slot.at), run_id="") for slot in slots]
+
+        try:
+            found: list[Any] = self._world.network.call(held)
+        except FlowError:
+            self.is_away = True
+            raise
+        return found
 
 
 class _Watched(Runner):

@@ -16,6 +16,7 @@ from ematix_flow.state.slots import ENDED, Claim, SlotRecord
 from ematix_flow.state.slots_memory import MemorySlots
 from ematix_flow.state.slots_sql import SqlSlots
 from ematix_flow.state.sqlite_file import begin, take_over_transactions
+from tests.simulation import simulated_control
 from tests.simulation.declared import REGISTRY
 from tests.simulation.fired_workflows import broken_workflows
 from tests.simulation.simulated_control import MakeStore, World
@@ -31,14 +32,18 @@ def nothing_is_logged() -> Iterator[None]:
 
 def check(seed: int, make_store: MakeStore = MemorySlots, *, ledger: bool = True) -> World:
     world = World(seed, make_store, ledger=ledger).run()
-    for (pipeline, batch), times in world.loaded.items():
-        assert times == 1, f"seed {seed}: {batch} of {pipeline} was loaded {times} times"
+    for slot, times in world.loaded.items():
+        assert times == 1, f"seed {seed}: {slot} was loaded {times} times"
     for slot in world.books.opened:
         record = world.real.get(slot)
         assert record is not None and record.status in ENDED, f"seed {seed}: {slot} was left: {record}"
-        if slot.pipeline in REGISTRY.pipelines and record.status == "succeeded":
-            loaded = world.loaded[(slot.pipeline, f"slot:{slot.at.isoformat()}")]
-            assert loaded, f"seed {seed}: {slot} succeeded and was not loaded"
+        if slot.pipeline in REGISTRY.pipelines:
+            follows = bool(REGISTRY.pipeline(slot.pipeline).spec.transforms_post)
+            if record.status == "succeeded":
+                done = world.transformed[slot] if follows else world.loaded[slot]
+                assert done, f"seed {seed}: {slot} succeeded and was not loaded"
+            elif not follows and slot not in world.unasked | world.too_late:
+                assert not world.loaded[slot], f"seed {seed}: {slot} is loaded, and {record}"
     for told in (*world.catch_up.broken(world.real), *broken_workflows(world)):
         raise AssertionError(f"seed {seed}: {told}")
     return world
@@ -93,8 +98,20 @@ def test_the_simulation_is_rough() -> None:
         seen.update(slot.pipeline for slot in world.books.opened)
     often = ("death", "error", "delay", "pause", "died at work", "taken over", "already applied", "locked")
     assert all(seen[what] >= 30 for what in often), seen
-    rare = ("twice", "lost", "refused", "not begun", "too late", "interrupted", "given back", "reopened")
+    rare = (
+        "answer lost",
+        "twice",
+        "lost",
+        "refused",
+        "not begun",
+        "too late",
+        "interrupted",
+        "given back",
+        "reopened",
+    )
     assert all(seen[what] >= 10 for what in (*rare, "gave up", "skipped", "stopped")), seen
+    assert seen["found done"] and seen["seen dead"], seen
+    assert seen["found done"] and seen["seen dead"], seen
     assert sum(world.books.jumps for world in worlds) >= 5
     assert all(seen[name] for name in REGISTRY.pipelines), seen
     assert all(seen[f"workflow:{name}"] > 5 for name in REGISTRY.workflows), seen
@@ -141,6 +158,11 @@ def test_a_store_that_does_not_keep_its_word_is_found_out(store: MakeStore) -> N
 
 def test_a_target_without_a_ledger_is_found_out() -> None:
     assert "times" in found(lambda seed: check(seed, ledger=False))
+
+
+def test_who_does_not_ask_the_ledger_before_it_gives_up_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulated_control, "slot_is_done", lambda *_: False)
+    assert "is loaded, and" in found(check)
 
 
 def test_fires_that_nobody_catches_up_with_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ STATUS_STYLES = {
     "succeeded": "green",
     "ok": "green",
     "skipped": "yellow",
+    "locked": "yellow",
     "not run": "yellow",
     "running": "cyan",
     "interrupted": "yellow",

@@ -43,7 +43,7 @@ def slot_runner(
 ) -> Iterator[Runner]:
     """Runs slots of these pipelines, and records each run."""
     from ematix_flow.schedule.context import run_context
-    from ematix_flow.schedule.run_due import Runner, new_holder
+    from ematix_flow.schedule.run_due import Runner
     from ematix_flow.schedule.workflows import kept_under
 
     with (
@@ -64,7 +64,6 @@ def slot_runner(
             context.run_log,
             context_of,
             lease_seconds,
-            new_holder(),
             observers=context.observers,
         )
         if context.keep is not None:

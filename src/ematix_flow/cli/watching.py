@@ -39,6 +39,7 @@ _STAGES = {
 MARKS = {
     "succeeded": ("✓", "green"),
     "skipped": ("–", "yellow"),
+    "locked": ("–", "yellow"),
     "failed": ("✗", "bold red"),
     "not_run": ("–", "yellow"),
     "waiting": ("…", "yellow"),
@@ -311,8 +312,8 @@ def choose_view(
 def summary(outcome: Outcome) -> str:
     """One line on how a pipeline ended."""
     result = outcome.result
-    if outcome.status == "failed":
-        return "failed"
+    if outcome.status in ("failed", "locked"):  # its error stands below
+        return outcome.status
     if result is None or outcome.status != "succeeded":
         return f"{outcome.status.replace('_', ' ')}: {outcome.reason}"
     return _told(result)

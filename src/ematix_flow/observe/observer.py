@@ -81,7 +81,7 @@ class Observer:
         """
 
     def slot_ended(self, pipeline: str, at: dt.datetime, status: str, reason: str | None) -> None:
-        """A scheduled slot ended without a run: ``skipped``, or ``gave_up`` because its runs died."""
+        """A scheduled slot ended without a run: ``skipped``, or its runs died: ``gave_up``, ``succeeded``."""
 
     def ticked(self, tick: Tick) -> None:
         """A scheduler has looked at the clock."""

@@ -144,5 +144,5 @@ def error_fields(error: BaseException) -> dict[str, object]:
 def _status_of(error: BaseException) -> str:
     """As the run log has it."""
     if isinstance(error, PipelineLocked):
-        return "skipped"
+        return "locked"
     return "cancelled" if isinstance(error, (Interrupted, KeyboardInterrupt)) else "failed"

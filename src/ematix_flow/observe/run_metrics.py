@@ -26,6 +26,7 @@ OUTCOMES = {  # by the status in the run log
     "succeeded": "success",
     "failed": "failure",
     "skipped": "skipped",
+    "locked": "locked",
     "cancelled": "cancelled",
     "interrupted": "interrupted",
 }
@@ -105,7 +106,7 @@ class RunMetrics:
         name, well = self._pipeline(record.pipeline), record.ended_well
         self._attempt.labels(name).set(record.attempt)
         self._last_run.labels(name).set(record.finished_at.timestamp())
-        if record.status == "skipped" and not well:
+        if record.status in ("skipped", "locked") and not well:
             return  # it never began: the pipeline stands as before
         self._well.labels(name).set(int(well))
         if well:
@@ -127,7 +128,7 @@ class RunMetrics:
         name, well = self._pipeline(record.pipeline), record.ended_well
         self._runs.labels(name, OUTCOMES.get(record.status, OTHER)).inc()
         self.state_was(record, ending)
-        if record.status != "skipped" or well:
+        if record.status not in ("skipped", "locked") or well:
             seconds = (record.finished_at - record.started_at).total_seconds()
             self._duration.labels(name).observe(max(seconds, 0.0))
         for kind in KINDS:

@@ -126,7 +126,7 @@ class SpanObserver(Observer):
         ended = _nanoseconds(record.finished_at.timestamp())
         if record.error_message is not None:
             told = mask(record.error_message)[:LONGEST_TEXT]
-            if record.status != "skipped":
+            if record.status not in ("skipped", "locked"):
                 span.set_status(StatusCode.ERROR, told)
             attributes = {"exception.type": record.error_type or "", "exception.message": told}
             span.add_event("exception", attributes, ended)

@@ -82,7 +82,7 @@ def unfinished_batch(
     An incremental pipeline has nothing to finish: each target goes on from its own watermark. A target
     that is ``unreachable`` now counts as missing.
     """
-    if last is None or last.batch is None or last.status in ("succeeded", "skipped"):
+    if last is None or last.batch is None or last.status in ("succeeded", "skipped", "locked"):
         return None
     if spec.source.watermark_column is not None:
         return None

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Literal
 
 from ematix_flow.engine.results import RunResult, unexpected
-from ematix_flow.errors import FlowError, Interrupted
+from ematix_flow.errors import FlowError, Interrupted, PipelineLocked
 from ematix_flow.graph.order import within
 from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.observe.observer import Ending
@@ -22,7 +22,7 @@ class Outcome:
     """What became of one pipeline of a DAG run."""
 
     pipeline: str
-    status: Literal["succeeded", "skipped", "failed", "not_run"]
+    status: Literal["succeeded", "skipped", "locked", "failed", "not_run"]
     result: RunResult | None = None
     error: FlowError | None = None
     reason: str | None = None
@@ -57,7 +57,7 @@ def run_dag(
 
     def over(outcome: Outcome) -> None:
         outcomes[outcome.pipeline] = outcome
-        if outcome.status == "failed":
+        if outcome.status in ("failed", "locked"):
             failed[outcome.pipeline] = outcome.pipeline
         after(outcome)
 
@@ -71,7 +71,8 @@ def run_dag(
             before(name)
             if culprit is not None:
                 failed[name] = culprit
-                reason = f"{culprit} failed, and {name} depends on it"
+                became = "is locked" if outcomes[culprit].status == "locked" else "failed"
+                reason = f"{culprit} {became}, and {name} depends on it"
                 spec = registry.pipeline(name).spec
                 skipped = record_skip(context.run_log, spec, reason, context.trigger)
                 context.observers.run_finished(skipped, Ending())
@@ -89,6 +90,8 @@ def _run_one(registry: Registry, name: str, context: RunContext) -> Outcome:
             result = run_pipeline(registry.pipeline(name), context)
     except Interrupted:
         raise
+    except PipelineLocked as error:
+        return Outcome(name, "locked", error=error, reason=error.what)
     except FlowError as error:
         return Outcome(name, "failed", error=error, reason=error.what)
     except Exception as error:

@@ -27,7 +27,12 @@ class LastEnd:
 
 def has_ended(record: RunRecord) -> bool:
     """It came to an end of its own: one that found its pipeline locked never began."""
-    return record.status != "running" and record.error_type != PipelineLocked.__name__
+    return record.status != "running" and not was_locked(record)
+
+
+def was_locked(record: RunRecord) -> bool:
+    """Older logs call such a run skipped."""
+    return record.status == "locked" or record.error_type == PipelineLocked.__name__
 
 
 def last_ends(run_log: RunLog, names: Iterable[str], registry: Registry) -> Mapping[str, LastEnd]:

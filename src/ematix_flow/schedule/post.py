@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.engine.results import RunResult
 from ematix_flow.errors import FlowError, PostTransformFailed
 from ematix_flow.graph.registry import DeclaredPipeline, current_registry
-from ematix_flow.plan.definition import Plan, RunPostTransform
+from ematix_flow.plan.definition import RunPostTransform
 from ematix_flow.plan.handles import LiveConnection
 from ematix_flow.plan.world import World
 
@@ -33,7 +33,6 @@ class ParentContext:
 
 def run_post_transforms(
     declared: DeclaredPipeline,
-    plan: Plan,
     world: World,
     result: RunResult,
     context: RunContext,
@@ -52,7 +51,8 @@ def run_post_transforms(
         result.rows_unchanged,
     )
     outcomes = []
-    for post in plan.post:
+    steps = (RunPostTransform(step, index) for index, step in enumerate(spec.transforms_post))
+    for post in steps:
         context.listener.stage_started(spec.targets[0].label, f"then {post.step.label}")
         try:
             _run(declared, post, connection, parent, context, run_pipeline)

@@ -17,17 +17,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ematix_flow.engine.execute import ALREADY_APPLIED, execute_target
 from ematix_flow.engine.failures import translate
-from ematix_flow.engine.fanout import execute_targets
 from ematix_flow.engine.interrupts import was_interrupted
-from ematix_flow.engine.results import RunResult, Status, TargetResult, failed
+from ematix_flow.engine.results import RunResult, Status, TargetResult
 from ematix_flow.engine.storage import tell
 from ematix_flow.errors import (
-    CannotConnect,
     ConfigError,
     DeclarationError,
-    EngineError,
     FlowError,
     Interrupted,
     LoadError,
@@ -36,7 +32,6 @@ from ematix_flow.errors import (
     PostTransformFailed,
     RowRejected,
     ShrinkRefused,
-    SourceFailed,
 )
 from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.observe.listener import Attempt, Listener
@@ -45,9 +40,10 @@ from ematix_flow.plan.build import build_plan
 from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.world import StartSpark, World
 from ematix_flow.schedule.batches import Batch, choose_batch
+from ematix_flow.schedule.loading import BEFORE_COMMIT, Try, loaded_before, lock_targets, run_targets
 from ematix_flow.schedule.post import run_post_transforms
 from ematix_flow.schedule.recording import Recording
-from ematix_flow.schedule.settle import committed_targets, settle_interrupted
+from ematix_flow.schedule.settle import batch_of, committed_targets, settle_interrupted
 from ematix_flow.schedule.slots import pause
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.records import RunRecord, RunStatus
@@ -66,9 +62,6 @@ _FINAL = (
 )
 
 _CHANCE = random.Random()
-
-# errors that only come up while nothing has been committed yet
-_BEFORE_COMMIT = (SourceFailed, RowRejected, ShrinkRefused, EngineError)
 
 
 @dataclass(frozen=True)
@@ -91,22 +84,11 @@ class RunContext:
     sleep: Callable[[float], None] = time.sleep
 
 
-@dataclass(frozen=True)
-class _Attempt:
-    """One try. All tries of a run share the batch, so that the ledger knows what one of them committed."""
-
-    batch: str
-    number: int
-    earlier: tuple[str, ...] = ()  # the run ids of the tries before
-    run_id: uuid.UUID = field(default_factory=uuid.uuid4)
-    started: float = field(default_factory=time.monotonic)
-
-
 def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
     """Run it, trying again as its retry policy says. Raises the last error when all attempts failed."""
     policy = declared.spec.retry
-    batch = f"slot:{context.slot.isoformat()}" if context.slot else f"run:{uuid.uuid4()}"
-    attempt = _Attempt(batch, context.attempt)
+    batch = batch_of(context.slot) if context.slot else f"run:{uuid.uuid4()}"
+    attempt = Try(batch, context.attempt)
     while True:
         listener = context.listener.run_started(_watched(declared.spec, context, attempt))
         try:
@@ -121,7 +103,7 @@ def run_pipeline(declared: DeclaredPipeline, context: RunContext) -> RunResult:
                 f"attempt {number} of {policy.max_attempts} failed ({error.what}); the next in {delay:.3g} s"
             )
             context.sleep(delay)
-            attempt = _Attempt(batch, number + 1, (*attempt.earlier, str(attempt.run_id)))
+            attempt = Try(batch, number + 1, (*attempt.earlier, str(attempt.run_id)))
 
 
 def _tried_again(spec: PipelineSpec, context: RunContext, number: int, error: object) -> bool:
@@ -141,7 +123,7 @@ def open_world(spark: StartSpark) -> World:
     return World(spark, lambda error, what: translate(error, what=what, source=True), tell)
 
 
-def _told(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt) -> RunResult:
+def _told(declared: DeclaredPipeline, context: RunContext, attempt: Try) -> RunResult:
     """The attempt, with its end told to whoever watches it."""
     try:
         result = _attempt(declared, context, attempt)
@@ -152,7 +134,7 @@ def _told(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt) ->
     return result
 
 
-def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt) -> RunResult:
+def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: Try) -> RunResult:
     spec = declared.spec
     before = sys.exc_info()[1]  # a caller may be at work on an error of its own
     recorded = _Recorded(spec, context, _record(spec, context, attempt))
@@ -162,14 +144,14 @@ def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: _Attempt)
     except KeyboardInterrupt:
         raise _cancelled(spec, context, recorded) from None
     except PipelineLocked as error:
-        recorded.over("skipped", error)
+        recorded.over("locked", error)
         raise error.at(spec.where) from None
     except Exception as error:
         if was_interrupted(error, before):
             raise _cancelled(spec, context, recorded) from None
         if isinstance(error, FlowError):
             error.at(spec.where)
-            if error.state is None and isinstance(error, _BEFORE_COMMIT):
+            if error.state is None and isinstance(error, BEFORE_COMMIT):
                 error.state = "the target is as before"
         recorded.over("failed", error)
         raise
@@ -247,9 +229,7 @@ def _failure(spec: PipelineSpec, result: RunResult, batch: Batch) -> LoadError |
     )
 
 
-def _locked_run(
-    declared: DeclaredPipeline, context: RunContext, attempt: _Attempt
-) -> tuple[RunResult, Batch]:
+def _locked_run(declared: DeclaredPipeline, context: RunContext, attempt: Try) -> tuple[RunResult, Batch]:
     spec, world, listener = declared.spec, open_world(context.spark), context.listener
     run_id = attempt.run_id
     notes: list[str] = []
@@ -259,7 +239,7 @@ def _locked_run(
         listener.note(text)
 
     with ExitStack() as locks:
-        unreachable = _lock(spec, world, run_id, locks)
+        unreachable = lock_targets(spec, world, run_id, locks)
         settle_interrupted(spec, world, context.run_log, str(run_id), unreachable, note, context.observers)
         for target in spec.targets:
             if target.label not in unreachable:
@@ -270,90 +250,33 @@ def _locked_run(
             batch = choose_batch(
                 spec, world, context.run_log, attempt.batch, attempt.earlier, unreachable, note
             )
-        done = None if unreachable else _loaded_before(spec, world, context, attempt)
-        if done is not None:
-            return replace(done, notes=tuple(notes)), batch
-        plan = build_plan(declared, world, without=unreachable)
-        if len(spec.targets) > 1:  # only now: a run that fails before it loads leaves all to the next
-            context.run_log.take_batch(str(run_id), batch.key, batch.overdue)
-        listener.planned(plan)
-        for told in dict.fromkeys(text for target in plan.targets for text in target.warnings):
-            note(told)
-        results = _run_targets(plan, world, context, attempt, batch.key, unreachable)
+        results = [] if unreachable else loaded_before(spec, world, context, attempt)
+        if not results:
+            results = _planned_run(declared, world, context, attempt, batch, unreachable, note)
         seconds = time.monotonic() - attempt.started
         loaded = RunResult(spec.name, str(run_id), _status(results), tuple(results), seconds, attempt.number)
-        post = run_post_transforms(declared, plan, world, loaded, context, run_pipeline)
+        post = run_post_transforms(declared, world, loaded, context, run_pipeline)
     seconds = time.monotonic() - attempt.started
     return replace(loaded, seconds=seconds, post=tuple(post), notes=tuple(notes)), batch
 
 
-def _loaded_before(
-    spec: PipelineSpec, world: World, context: RunContext, attempt: _Attempt
-) -> RunResult | None:
-    """The result of a slot that every target holds already: nothing is asked of its source any more.
-
-    Where transforms follow a load, the load itself finds out, and they follow.
-    """
-    if context.slot is None or spec.transforms_post:
-        return None
-    there = committed_targets(spec, world, None, attempt.batch)
-    if len(there) < len(spec.targets):
-        return None
-    found = [TargetResult(each.label, each.mode, "", "skipped", ALREADY_APPLIED) for each in spec.targets]
-    results = tuple(_committed_before(each, attempt, attempt.batch) for each in found)
-    seconds = time.monotonic() - attempt.started
-    return RunResult(spec.name, str(attempt.run_id), _status(list(results)), results, seconds, attempt.number)
-
-
-def _lock(spec: PipelineSpec, world: World, run_id: uuid.UUID, locks: ExitStack) -> dict[str, FlowError]:
-    """Lock every target. Those that cannot be reached are the answer, when the others are to go on."""
-    unreachable: dict[str, FlowError] = {}
-    for target in spec.targets:
-        try:
-            locks.enter_context(world.target(target.connection).lock(spec.name, target.label, run_id))
-        except CannotConnect as error:
-            unreachable[target.label] = error
-            if not spec.continue_on_target_failure or len(unreachable) == len(spec.targets):
-                raise
-    return unreachable
-
-
-def _run_targets(
-    plan: Plan,
+def _planned_run(
+    declared: DeclaredPipeline,
     world: World,
     context: RunContext,
-    attempt: _Attempt,
-    batch: str,
+    attempt: Try,
+    batch: Batch,
     unreachable: Mapping[str, FlowError],
+    note: Callable[[str], None],
 ) -> list[TargetResult]:
-    """All targets in order. With several, a failure is kept and the policy decides what becomes of it."""
-    run_id, listener = attempt.run_id, context.listener
-    if plan.shared is None:
-        only = plan.targets[0]
-        result = execute_target(plan, only, world, run_id=run_id, batch_key=batch, listener=listener)
-        return [_committed_before(result, attempt, batch)]
-    is_new = attempt.number == 1 and batch == attempt.batch and context.slot is None
-    there: list[str] = []
-    if not is_new and plan.targets[0].range is None:
-        there = committed_targets(plan.pipeline, world, None, batch, unreachable)
-    results = execute_targets(plan, world, run_id=run_id, batch_key=batch, listener=listener, committed=there)
-    found = {result.target: _committed_before(result, attempt, batch) for result in results}
-    for target in plan.pipeline.targets:
-        if target.label in unreachable:
-            found[target.label] = failed(target.label, target.mode, "", unreachable[target.label])
-    return [found[target.label] for target in plan.pipeline.targets if target.label in found]
-
-
-def _committed_before(result: TargetResult, attempt: _Attempt, batch: str) -> TargetResult:
-    """Who had committed it, when the ledger holds the batch already."""
-    if result.reason != ALREADY_APPLIED:
-        return result
-    if batch != attempt.batch:
-        return replace(result, reason="an earlier run had committed it")
-    if attempt.number == 1:
-        return result
-    told = "an earlier attempt of this run had committed it"
-    return replace(result, status="succeeded", reason=told)
+    spec, listener = declared.spec, context.listener
+    plan = build_plan(declared, world, without=unreachable)
+    if len(spec.targets) > 1:  # only now: a run that fails before it loads leaves all to the next
+        context.run_log.take_batch(str(attempt.run_id), batch.key, batch.overdue)
+    listener.planned(plan)
+    for told in dict.fromkeys(text for target in plan.targets for text in target.warnings):
+        note(told)
+    return run_targets(plan, world, context, attempt, batch.key, unreachable)
 
 
 def _status(results: list[TargetResult]) -> Status:
@@ -363,11 +286,11 @@ def _status(results: list[TargetResult]) -> Status:
     return "skipped" if statuses == {"skipped"} else "succeeded"
 
 
-def _watched(spec: PipelineSpec, context: RunContext, attempt: _Attempt) -> Attempt:
+def _watched(spec: PipelineSpec, context: RunContext, attempt: Try) -> Attempt:
     return Attempt(spec.name, str(attempt.run_id), attempt.number, context.slot, context.trigger)
 
 
-def _record(spec: PipelineSpec, context: RunContext, attempt: _Attempt) -> RunRecord:
+def _record(spec: PipelineSpec, context: RunContext, attempt: Try) -> RunRecord:
     return RunRecord(
         run_id=str(attempt.run_id),
         pipeline=spec.name,

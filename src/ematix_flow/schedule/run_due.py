@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import os
 import random
-import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ematix_flow.engine.results import RunResult, unexpected
-from ematix_flow.errors import FlowError, Interrupted, PipelineLocked, UsageError
+from ematix_flow.errors import EngineError, FlowError, Interrupted, PipelineLocked, UsageError
 from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.observe.observer import Observers
+from ematix_flow.schedule.clearing import reopen
 from ematix_flow.schedule.due import Agenda, Scheduled
 from ematix_flow.schedule.endings import last_ends, last_success, record_skip
 from ematix_flow.schedule.executors.base import CannotDispatch
 from ematix_flow.schedule.gates import gate, shown
-from ematix_flow.schedule.run import RunContext, run_pipeline
-from ematix_flow.schedule.slots import DEATHS, Ended, conclude, look, take
+from ematix_flow.schedule.run import RunContext, open_world, run_pipeline
+from ematix_flow.schedule.settle import slot_is_done
+from ematix_flow.schedule.slots import DEATHS, LOADED, Ended, conclude, look, take
 from ematix_flow.schedule.team import Team, jar_groups_of, with_jars
 from ematix_flow.schedule.unstarted import RunsDied, record_unstarted
 from ematix_flow.schedule.workflows import Workflows
 from ematix_flow.spec.schedules import Schedule
+from ematix_flow.state.holders import new_holder, shown_holder
 from ematix_flow.state.runlog import RunLog
 from ematix_flow.state.slots import Claim, Slot, SlotRecord, SlotStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LEASE_SECONDS = 300.0
 _AGAIN_SECONDS = (1.0, 4.0, 15.0)  # until a store that did not hear how a run ended is told again
@@ -61,7 +64,7 @@ class Runner:
     run_log: RunLog
     context: Callable[[Slot], RunContext]
     lease_seconds: float = LEASE_SECONDS
-    holder: str = field(default_factory=lambda: new_holder())
+    holder: str = field(default_factory=new_holder)
     chance: random.Random = field(default_factory=random.Random)
     observers: Observers = field(default_factory=Observers)
     only: frozenset[str] | None = None  # the pipelines that it runs, where that is not all
@@ -202,18 +205,30 @@ class Runner:
             context = self.context(slot)
             errors.append(record_unstarted(spec, context, died, attempts=made, fence=claim.fence))
 
-        claim = take(self.store, record, self.holder, self.lease_seconds, spec.retry, tell)
+        def is_done() -> bool:
+            return slot_is_done(spec, slot.at, open_world(no_spark), self.run_log)
+
+        claim = take(self.store, record, self.holder, self.lease_seconds, spec.retry, tell, is_done)
+        if isinstance(claim, Ended) and claim.succeeded:
+            return self._found_done(slot)
         if isinstance(claim, Ended):
             return SlotOutcome(slot, "gave_up", claim.reason, error=errors[0])
         in_vain = _in_vain(record)
         if claim is not None and in_vain is not None:
             record_unstarted(spec, self.context(slot), in_vain, attempts=0)
         if claim is not None and found.verdict == "skip":
+            if record.fence and is_done():  # what held it back came after an attempt of it
+                ended = self.store.end(claim, "succeeded", LOADED)
+                return self._found_done(slot) if ended else SlotOutcome(slot, "lost", LOADED)
             if self.store.end(claim, "skipped", found.reason):
                 record_skip(self.run_log, spec, found.reason or "", self.context(slot).trigger, slot.at)
                 self.observers.slot_ended(slot.pipeline, slot.at, "skipped", found.reason)
             return SlotOutcome(slot, "skipped", found.reason)
         return claim
+
+    def _found_done(self, slot: Slot) -> SlotOutcome:
+        self.observers.slot_ended(slot.pipeline, slot.at, "succeeded", LOADED)
+        return SlotOutcome(slot, "succeeded", LOADED)
 
     def run_claimed(self, claim: Claim) -> SlotOutcome:
         """Run a slot whose claim is held here, keep the claim meanwhile, and say how it ended.
@@ -254,7 +269,7 @@ class Runner:
     def _begun(self, claim: Claim) -> bool:
         """Whether this run has the claim. A store that does not answer is no reason to end the others."""
         try:
-            return self.store.begin(claim, self.lease_seconds)
+            return self.store.begin(claim, self.lease_seconds, self.holder)
         except FlowError as error:
             _log.warning("%s of %s does not begin: %s", claim.slot.pipeline, claim.slot.at, error.what)
             return False
@@ -273,6 +288,8 @@ class Runner:
             try:
                 said = conclude(self.store, claim, ended, policy, self.chance)
                 known = self.store.get(slot) if said is None else None
+                if ended.succeeded and known is not None and known.status in ("gave_up", "skipped"):
+                    reopen(self.store, self.registry, [known])  # too early: its next run finds it loaded
                 # its answer may have been lost, the first time
                 return known.status if known is not None and known.fence == claim.fence else said
             except FlowError as error:
@@ -319,25 +336,28 @@ def _in_vain(record: SlotRecord) -> CannotDispatch | None:
     )
 
 
+def no_spark(_: Sequence[str]) -> SparkSession:
+    """Who looks for work starts no engine: a ledger that only Spark can read is one that cannot be asked."""
+    raise EngineError("no engine is started to look at a ledger")
+
+
 def told_held(record: SlotRecord) -> str:
     """Who has a slot, and until when that is believed without a word of it."""
     until = "" if record.expires_at is None else f" until {shown(record.expires_at, seconds=True)}"
-    return f"its slot of {shown(record.slot.at)} is held by {record.holder}{until}"
-
-
-def new_holder() -> str:
-    """A name for who claims: its machine and process, and never given twice."""
-    return f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+    return f"its slot of {shown(record.slot.at)} is held by {shown_holder(record.holder or '')}{until}"
 
 
 def claim_of(store: SlotStore, pipeline: str, at: dt.datetime, said: str) -> Claim:
     """The claim that ``fence:holder`` names, when it is still the newest of its slot."""
     fence, _, holder = said.partition(":")
     record = store.get(Slot(pipeline, at))
-    if record is None or record.status != "claimed" or (str(record.fence), record.holder) != (fence, holder):
+    is_newest = record is not None and record.status == "claimed" and str(record.fence) == fence
+    if record is None or not is_newest or (not record.begun and record.holder != holder):
         raise UsageError(
             f"{pipeline!r} of {at.isoformat()} is not claimed by {holder!r} any more",
-            state="nothing was run",
+            state="nothing was run; whoever has claimed it since runs it",
+            next_step=f"flow status {pipeline}  shows how it stands; if this comes again and again, runs "
+            "start more slowly than --lease-seconds allows",
         )
     return Claim(record.slot, holder, record.fence, record.failures, record.deaths)
 

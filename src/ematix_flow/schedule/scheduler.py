@@ -19,11 +19,12 @@ from ematix_flow.observe.observer import Tick
 from ematix_flow.schedule.due import Agenda
 from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor
 from ematix_flow.schedule.run_due import Runner, SlotOutcome
+from ematix_flow.schedule.slots import AGAIN_SECONDS
 from ematix_flow.schedule.unstarted import record_unstarted
-from ematix_flow.state.slots import Claim, Lease, Slot, SlotRecord, SlotStore
+from ematix_flow.state.slots import ENDED, Claim, Lease, Slot, SlotRecord, SlotStore
 
 POLL_SECONDS, LEADER_SECONDS, GRACE_SECONDS = 10.0, 60.0, 60.0
-AGAIN_SECONDS = 30.0  # after a run that could not be started, or that died; doubled for each that died
+LEAST_LEASE_SECONDS = 5.0  # a run needs so long to start, and to say that it has begun
 _GLANCE_SECONDS = 0.2
 _NAME = "scheduler"
 _log = logging.getLogger(__name__)
@@ -135,10 +136,11 @@ class Scheduler:
                 break  # what is left is due at the next look, the oldest first
             found = self.runner.pick(record, now, unended.of)
             if isinstance(found, SlotOutcome):
-                if found.status in ("skipped", "gave_up"):
+                if found.status in ENDED:
                     unended.drop(found.slot)
-                    slot, became = found.slot, found.status.replace("_", " ")
-                    _log.warning("%s of %s %s: %s", slot.pipeline, slot.at.isoformat(), became, found.reason)
+                    became = f"{found.status.replace('_', ' ')}: {found.reason}"
+                    level = logging.INFO if found.status == "succeeded" else logging.WARNING
+                    _log.log(level, "%s of %s %s", found.slot.pipeline, found.slot.at.isoformat(), became)
             elif found is not None and self._start(found):
                 unended.start(record)
                 started.append(found)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import logging
 import os
 import socket
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ematix_flow.errors import FlowError
 from ematix_flow.observe.observer import Ending, Observers
@@ -14,6 +16,10 @@ from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
 from ematix_flow.state.locks import process_is_alive
 from ematix_flow.state.records import RunRecord, utc_now
 from ematix_flow.state.runlog import RunLog
+
+_LOOKED_BACK = 100  # at runs and at batches: those of a slot that has not ended are among the newest
+COMMITTED = "the process ended before it could say so, but the ledger holds the batch: it is committed"
+_log = logging.getLogger(__name__)
 
 
 def settle_interrupted(
@@ -39,9 +45,7 @@ def settle_interrupted(
             continue
         committed = committed_targets(spec, world, record.run_id, record.batch, unreachable)
         if len(committed) == len(spec.targets):
-            reason = (
-                "the process ended before it could say so, but the ledger holds the batch: it is committed"
-            )
+            reason = COMMITTED
             if spec.transforms_post:
                 reason += "; its post-load transforms may not have run"
             run_log.settle(record.run_id, "succeeded", reason)
@@ -72,17 +76,70 @@ def committed_targets(
 ) -> list[str]:
     """The targets whose ledger holds this batch, or one of this run."""
     asked = [target for target in spec.targets if target.label not in unreachable]
-    return [target.label for target in asked if _holds(spec, target, world, run_id, batch)]
+    return [target.label for target in asked if holds(spec, target, world, run_id, batch)]
 
 
-def _holds(
-    spec: PipelineSpec, target: TargetSpec, world: World, run_id: str | None, batch: str | None
+def holds(
+    spec: PipelineSpec, target: TargetSpec, world: World, run_id: str | None, batch: str | None = None
 ) -> bool:
+    """Whether the target's ledger holds this batch, or one of this run."""
     sink = world.target(target.connection)
     if run_id is not None and sink.ledger(spec.name, target.label, run_id=run_id, limit=1):
         return True
     # the batches asked for are recent ones; what is older, the load's own transaction finds
     return batch is not None and any(e.batch_key == batch for e in sink.ledger(spec.name, target.label))
+
+
+def batch_of(slot: dt.datetime) -> str:
+    """The batch that every run of a slot loads."""
+    return f"slot:{slot.isoformat()}"
+
+
+@dataclass(frozen=True)
+class SlotLoad:
+    """How far the runs of a slot have come: ``loaded`` into every target, and ``done`` with all that follows.
+
+    No ledger tells whether the transforms after a load have run. Of a pipeline with some, a slot is done
+    only when a run of it has said so itself.
+    """
+
+    loaded: bool = False
+    done: bool = False
+
+
+def load_of_slot(spec: PipelineSpec, slot: dt.datetime, world: World, run_log: RunLog) -> SlotLoad:
+    """What ledgers and run log know. An incremental load is known by its run, any other by its batch."""
+    try:
+        runs = [run for run in run_log.list(spec.name, limit=_LOOKED_BACK) if run.slot == slot]
+    except FlowError:
+        runs = []  # a run log that cannot be read stops no run
+    ids, batch = {run.run_id for run in runs}, batch_of(slot)
+    for target in spec.targets:
+        held = world.target(target.connection).ledger(spec.name, target.label, limit=_LOOKED_BACK)
+        if not any(entry.batch_key == batch or entry.run_id in ids for entry in held):
+            return SlotLoad()
+    said = any(run.status == "succeeded" and run.error_message is None for run in runs)
+    return SlotLoad(loaded=True, done=said or not spec.transforms_post)
+
+
+def slot_is_done(spec: PipelineSpec, slot: dt.datetime, world: World, run_log: RunLog) -> bool:
+    """Whether a slot of which no run has said how it ended is done; if so, its runs are recorded so.
+
+    False also where a ledger cannot be asked: then the slot ends as if there were none.
+    """
+    try:
+        done = load_of_slot(spec, slot, world, run_log).done
+    except Exception as error:  # whatever a driver raises: the slot has to end
+        told = error.what if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
+        _log.warning("whether %s of %s is loaded could not be asked: %s", spec.name, slot, told)
+        return False
+    try:
+        for record in run_log.running(spec.name) if done else ():
+            if record.slot == slot:
+                run_log.settle(record.run_id, "succeeded", COMMITTED)
+    except FlowError as error:
+        _log.warning("that %s of %s is loaded was not recorded: %s", spec.name, slot, error.what)
+    return done
 
 
 def _is_alive(record: RunRecord) -> bool:

@@ -7,6 +7,7 @@ slot names the batch.
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import random
 from collections import Counter
@@ -16,9 +17,12 @@ from dataclasses import dataclass
 from ematix_flow.schedule.due import BEFORE, MISSED, MOST_AT_ONCE, Agenda
 from ematix_flow.schedule.workflows import Workflows
 from ematix_flow.spec.pipelines import RetryPolicy
+from ematix_flow.state.holders import holder_is_dead, shown_holder
 from ematix_flow.state.slots import Claim, SlotRecord, SlotStore
 
 LOCKED_SECONDS = 30.0  # until a pipeline that another run holds is tried again
+LOADED = "the ledger holds its batch, though no run has said how it ended"
+AGAIN_SECONDS = 30.0  # after a run that could not be started, or that died; doubled for each that died
 DEATHS = 3  # attempts of a slot that end without a word before it is given up
 _log = logging.getLogger(__name__)
 
@@ -55,7 +59,21 @@ def look(
         workflows.open_jobs(store, now, [name for name, number in many.items() if number >= MOST_AT_ONCE])
     now = store.now()  # later than what was just opened
     found = store.unended(list(agenda.scheduled if names is None else names))
-    return [record for record in found if record.is_due(now)]
+    return [record for record in found if record.is_due(now) or _is_freed(store, record, now)]
+
+
+def _is_freed(store: SlotStore, record: SlotRecord, now: dt.datetime) -> bool:
+    """Whether it may be claimed now, because its run has died on this machine and nobody has seen that.
+
+    Who has seen it has left the claim no more than the pause before the next attempt.
+    """
+    if record.status != "claimed" or not record.begun or record.expires_at is None or record.holder is None:
+        return False
+    left, paused = (record.expires_at - now).total_seconds(), AGAIN_SECONDS * 2**record.deaths
+    if left <= paused or not holder_is_dead(record.holder):
+        return False
+    claim = Claim(record.slot, record.holder, record.fence, record.failures, record.deaths)
+    return store.renew(claim, 0.0, f"its process {shown_holder(record.holder)} is gone")
 
 
 def take(
@@ -65,15 +83,19 @@ def take(
     seconds: float,
     policy: RetryPolicy,
     tell: Callable[[Claim, Ended], None] = lambda claim, ended: None,
+    is_done: Callable[[], bool] = lambda: False,
 ) -> Claim | Ended | None:
     """Claim a slot; None when another was faster. One whose attempts die again and again is ended.
 
-    That is told first: who dies in between tells it twice, and never not at all.
+    It has succeeded when one of them had come so far that it ``is_done``. That it is given up is told
+    first: who dies in between tells it twice, and never not at all.
     """
     claim = store.claim(seen, holder, seconds)
     if claim is None:
         return None
     if claim.deaths >= max(DEATHS, policy.max_attempts):
+        if is_done():
+            return Ended(True, LOADED) if store.end(claim, "succeeded", LOADED) else None
         last = f"; what was heard last: {seen.reason}" if seen.reason else ""
         reason = f"{claim.deaths} attempts ended without a word{last}"
         ended = Ended(False, reason, attempts=claim.deaths)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ematix_flow.graph.registry import Registry
 from ematix_flow.schedule.due import is_before, is_missed
-from ematix_flow.schedule.endings import LOOKED_BACK, has_ended, last_ends
+from ematix_flow.schedule.endings import LOOKED_BACK, has_ended, last_ends, was_locked
 from ematix_flow.schedule.workflows import Workflows, slot_name
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.schedules import Schedule
@@ -21,7 +21,7 @@ from ematix_flow.state.slots import ENDED, SlotRecord, SlotStore
 
 @dataclass(frozen=True)
 class Standing:
-    """One pipeline: its last run, the failures since the last success, and when it is due.
+    """One pipeline: its last run that found it free, the failures since the last success, and when it is due.
 
     ``slot`` is the one that waits or runs, or else the last one, if it was given up or skipped and nothing
     has succeeded since.
@@ -131,7 +131,8 @@ def _standing(
         mended = bad and last is not None and success is not None and success.started_at > last.slot.at
         slot = last if bad and not mended else None
     due = next_due(spec.schedule, spec.timezone, now)
-    return Standing(spec, records[0] if records else None, failures, slot, due)
+    begun = [record for record in records if not was_locked(record)] or records
+    return Standing(spec, begun[0] if begun else None, failures, slot, due)
 
 
 def workflow_standings(

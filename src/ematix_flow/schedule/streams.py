@@ -257,7 +257,7 @@ class _Run:
             with recording.captured():
                 self._follow(recording)
         except PipelineLocked as error:
-            self._finish(recording, before, "skipped", error)
+            self._finish(recording, before, "locked", error)
             raise
         except (Interrupted, KeyboardInterrupt) as error:
             self._finish(recording, before, "cancelled", error)

@@ -7,6 +7,7 @@ beside it says who holds it; it is for people, and nothing relies on it.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import hashlib
 import json
 import os
@@ -121,6 +122,19 @@ def process_is_alive(pid: int) -> bool:
     except PermissionError:  # it lives, as another user
         return True
     return True
+
+
+@functools.cache
+def this_machine() -> str:
+    """What tells this machine, since it was started, and its processes from all others; empty if unknown.
+
+    Containers of one machine share its start, and may share its name, but not the numbers of processes.
+    """
+    try:
+        started = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{started} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
 
 
 def _locked(pipeline: str, target: str, holder: PipelineLock | None) -> PipelineLocked:

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from ematix_flow.spec.redaction import mask
 
-RunStatus = Literal["running", "succeeded", "skipped", "failed", "interrupted", "cancelled"]
+RunStatus = Literal["running", "succeeded", "skipped", "locked", "failed", "interrupted", "cancelled"]
 
 LONGEST_TEXT = 10_000
 LONGEST_OUTPUT = 200_000

@@ -123,11 +123,11 @@ class SlotStore(ABC):
         """Claim a slot that is due as it was ``seen``; None when it is not due or another was faster."""
 
     @abstractmethod
-    def begin(self, claim: Claim, seconds: float) -> bool:
+    def begin(self, claim: Claim, seconds: float, holder: str | None = None) -> bool:
         """A run begins, and holds the claim for so long from now. False when it is lost, or another has.
 
-        So of two that were started for one claim one runs. A claim that expires before its run begins is
-        no death.
+        ``holder`` is its name, where it is not who made the claim. So of two that were started for one claim
+        one runs. A claim that expires before its run begins is no death.
         """
 
     @abstractmethod

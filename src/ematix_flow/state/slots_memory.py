@@ -87,13 +87,15 @@ class MemorySlots(SlotStore):
             self._slots[seen.slot] = claimed
             return Claim(seen.slot, holder, claimed.fence, claimed.failures, claimed.deaths)
 
-    def begin(self, claim: Claim, seconds: float) -> bool:
+    def begin(self, claim: Claim, seconds: float, holder: str | None = None) -> bool:
         with self._lock:
             known = self._held(claim)
             if known is None or known.begun:
                 return False
             until = self._clock() + dt.timedelta(seconds=seconds)
-            self._slots[claim.slot] = replace(known, begun=True, expires_at=until)
+            self._slots[claim.slot] = replace(
+                known, begun=True, expires_at=until, holder=holder or known.holder
+            )
             return True
 
     def renew(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:

@@ -118,8 +118,8 @@ class ObjectSlots(SlotStore):
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
         return self._change(seen.slot, lambda slots: slots.claim(seen, holder, seconds))
 
-    def begin(self, claim: Claim, seconds: float) -> bool:
-        return bool(self._change(claim.slot, lambda slots: slots.begin(claim, seconds)))
+    def begin(self, claim: Claim, seconds: float, holder: str | None = None) -> bool:
+        return bool(self._change(claim.slot, lambda slots: slots.begin(claim, seconds, holder)))
 
     def renew(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
         why = None if reason is None else shown_text(reason)

@@ -190,9 +190,10 @@ class SqlSlots(SlotStore):
             ).one()
         return Claim(seen.slot, holder, seen.fence + 1, int(known.failures), int(known.deaths))
 
-    def begin(self, claim: Claim, seconds: float) -> bool:
+    def begin(self, claim: Claim, seconds: float, holder: str | None = None) -> bool:
         def begun(now: dt.datetime) -> dict[str, Any]:
-            return {"begun": True, "expires_at": now + dt.timedelta(seconds=seconds)}
+            named = {} if holder is None else {"holder": holder}
+            return {"begun": True, "expires_at": now + dt.timedelta(seconds=seconds), **named}
 
         return self._change(claim, begun, sa.not_(slots.c.begun))
 

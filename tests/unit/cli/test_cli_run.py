@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sqlite3
 import sys
 import uuid
@@ -12,8 +14,10 @@ from typing import Any
 import pytest
 
 from ematix_flow.backends.registry import open_backend
+from ematix_flow.backends.run_logs import open_run_log
 from ematix_flow.graph.connections import resolve_for_use
 from ematix_flow.graph.registry import Registry, use_registry
+from ematix_flow.state.records import RunRecord
 
 SHOP = """
 from ematix_flow import Annotated, BigInt, String, Text, ematix, pk
@@ -207,9 +211,37 @@ def test_a_pipeline_that_is_running_ends_with_4(flow, shop):
     target = open_backend(resolve_for_use("shop")).target()
     assert target is not None
     with target.lock("orders", "shop:copy.orders", uuid.uuid4()):
-        locked = flow("run", "orders")
-    assert locked.code == 4
+        locked = flow("run", "orders", "--output", "json")
+        text = flow("run", "orders")
+        waits = flow("run", "--all")
+    assert locked.code == text.code == 4
+    assert [told["status"] for told in json.loads(locked.out)] == ["locked"]
+    assert "orders    locked" in text.out and "– orders  locked" in text.err
+    assert "orders is locked, and notes depends on it" in waits.out
+    assert "failed" not in text.out + text.err + waits.out
+    (first, *_) = json.loads(flow("runs", "list", "--pipeline", "orders", "--output", "json").out)
+    assert first["status"] == "locked"
     assert flow("run", "orders").code == 0
+
+
+def test_a_run_whose_claim_is_gone_says_where_it_belongs_and_what_to_do(flow, shop):
+    late = flow("run-slot", "orders", "--slot=2026-01-01T00:00:00+00:00", "--claim=1:me")
+    assert late.code == 2
+    assert "not claimed by 'me' any more" in late.err
+    assert "where: " in late.err and "next: " in late.err and "--lease-seconds" in late.err
+
+
+def test_the_status_shows_the_run_at_work_and_not_one_that_it_refused(flow, shop):
+    flow("list")
+    target = open_backend(resolve_for_use("shop")).target()
+    assert target is not None
+    with target.lock("orders", "shop:copy.orders", uuid.uuid4()):
+        with open_run_log(env=os.environ) as log:
+            log.start(RunRecord("at-work", "orders", "shop:copy.orders", "append"))
+        assert flow("run", "orders").code == 4
+        (standing, *_) = json.loads(flow("status", "orders", "--output", "json").out)
+        assert "running" in flow("status", "orders").out
+    assert (standing["last_run"]["run_id"], standing["last_run"]["status"]) == ("at-work", "running")
 
 
 def test_ctrl_c_in_a_run_ends_with_130_and_is_recorded(flow, shop):

@@ -134,7 +134,7 @@ def test_giving_up_is_told_even_when_the_failure_was(told: Told, hears: Hears) -
 
 def test_runs_that_say_nothing_of_the_pipeline_change_nothing(told: Told, hears: Hears) -> None:
     told.fail()
-    told.run("skipped", FlowError("the same pipeline is running"))
+    told.run("locked", FlowError("the same pipeline is running"))
     told.run("cancelled", FlowError("Ctrl-C"))
     told.fail()
     assert hears.kinds == ["failed"]

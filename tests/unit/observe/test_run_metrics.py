@@ -67,10 +67,10 @@ def test_a_slot_is_given_up_with_its_last_attempt_and_a_success_clears_it() -> N
 def test_a_run_that_found_its_pipeline_locked_says_nothing_of_how_it_stands() -> None:
     metrics = RunMetrics()
     metrics.run_finished(ended(), Ending())
-    locked = ended("skipped", slot=SLOT, error_type="PipelineLocked", error_message="it runs already")
+    locked = ended("locked", slot=SLOT, error_type="PipelineLocked", error_message="it runs already")
     metrics.run_finished(locked, Ending())
     assert metrics.value("pipeline_last_run_succeeded", pipeline="orders") == 1
-    assert metrics.value("pipeline_runs_total", pipeline="orders", outcome="skipped") == 1
+    assert metrics.value("pipeline_runs_total", pipeline="orders", outcome="locked") == 1
     assert metrics.value("pipeline_duration_seconds_count", pipeline="orders") == 1
     assert metrics.value("pipeline_slots_total", pipeline="orders", outcome="succeeded") is None
 

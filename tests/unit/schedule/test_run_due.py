@@ -23,10 +23,18 @@ from ematix_flow import (
     Target,
     Text,
     ematix,
+    faults,
     register_connection,
 )
 from ematix_flow.cli.commands.run_due import exit_code
-from ematix_flow.errors import ConfigError, Interrupted, LoadError, PipelineLocked, SourceFailed
+from ematix_flow.errors import (
+    ConfigError,
+    Interrupted,
+    LoadError,
+    PipelineLocked,
+    SourceFailed,
+    TargetFailed,
+)
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.schedule.clearing import clearable, reopen
 from ematix_flow.schedule.context import run_context
@@ -34,6 +42,7 @@ from ematix_flow.schedule.dag import run_dag
 from ematix_flow.schedule.run_due import Runner, SlotOutcome
 from ematix_flow.schedule.standings import standings, workflow_standings
 from ematix_flow.schedule.workflows import slot_name
+from ematix_flow.state.holders import holder_is_dead, new_holder
 from ematix_flow.state.records import utc_now
 from ematix_flow.state.runlog import run_log_location
 from ematix_flow.state.runlog_sql import open_slots_file
@@ -474,12 +483,62 @@ def test_a_slot_waits_for_an_older_one_that_somebody_holds() -> None:
     older, newer = open_slot("orders", now - 2 * MINUTE), open_slot("orders", now - MINUTE)
     with runner() as here:
         seen = here.store.get(older)
-        assert seen is not None and here.store.claim(seen, "vm/366", 300) is not None
+        assert seen is not None and here.store.claim(seen, "vm/366/0-1", 300) is not None
         assert [record.slot for record in here.held(["orders"])] == [older]
     (waits,) = run_due()
     assert (waits.slot, waits.status) == (newer, "waiting")
     assert "is held by vm/366 until" in (waits.reason or "")
     assert status_of(newer)[0] == "waiting"
+
+
+def killed_run(slot: Slot) -> None:
+    """A process that has begun a run of a slot, and is gone."""
+    child = os.fork()
+    if child == 0:
+        try:
+            with runner() as here:
+                os._exit(0 if here._begun(claim_of(here, slot)) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_run_that_was_killed_on_this_machine_is_not_waited_for() -> None:
+    declare("orders")
+    slot = open_slot("orders", utc_now())
+    killed_run(slot)
+    assert names(run_due()) == [("orders", "succeeded")]
+    with runner() as here:
+        record = here.store.get(slot)
+    assert record is not None and (record.fence, record.deaths) == (2, 1)
+
+
+def test_of_a_run_on_another_machine_nobody_here_says_that_it_is_dead() -> None:
+    declare("orders")
+    slot = open_slot("orders", utc_now())
+    killed_run(slot)
+    with runner() as here:
+        record = here.store.get(slot)
+        assert record is not None and record.holder is not None and holder_is_dead(record.holder)
+        elsewhere = record.holder.rpartition("/")[0] + "/0123abcd-1"
+        claim = Claim(slot, record.holder, record.fence, 0)
+        assert here.store.wait(claim, 0.0, failed=False)
+        record = here.store.get(slot)
+        assert record is not None
+        taken = here.store.claim(record, elsewhere, 300)
+        assert taken is not None and here.store.begin(taken, 300)
+    assert run_due() == []
+    assert not holder_is_dead(new_holder()) and not holder_is_dead("nobody")
+
+
+def test_a_death_that_its_scheduler_has_seen_is_followed_by_its_pause() -> None:
+    declare("orders")
+    slot = open_slot("orders", utc_now())
+    killed_run(slot)
+    with runner() as here:
+        record = here.store.get(slot)
+        assert record is not None and here.store.renew(Claim(slot, "", record.fence, 0), 25.0, "OOMKilled")
+    assert run_due() == []
 
 
 def test_an_attempt_that_failed_is_said_to_have() -> None:
@@ -638,6 +697,53 @@ def test_a_run_that_comes_late_is_held_from_its_beginning_on() -> None:
         assert claim is not None
         assert here.run_claimed(claim).status == "succeeded"
     assert taken == [None]
+
+
+def test_a_slot_that_was_given_up_before_its_last_run_loaded_it_succeeds_after_all(shop: Path) -> None:
+    """As when a machine stands still for a while: its claim is lost, and it goes on."""
+    seen: list[bool] = []
+
+    @ematix.pipeline(target=Numbers, target_connection="shop", name="orders")
+    def orders(conn: Any) -> str:
+        with runner() as another:
+            assert another.store.renew(claim, 0.0)
+            record = another.store.get(slot)
+            assert record is not None
+            taken = another.store.claim(record, "another", 60)
+            assert taken is not None
+            seen.append(another.store.end(taken, "gave_up", "no source"))
+        return "SELECT id FROM raw"
+
+    slot = open_slot("orders", utc_now())
+    with runner() as here:
+        claim = claim_of(here, slot)
+        assert here.run_claimed(claim).status == "lost"
+    assert status_of(slot)[0] == "waiting"
+    assert names(run_due()) == [("orders", "succeeded")]
+    assert (seen, execute(shop, "SELECT count(*) FROM shop__numbers")) == ([True], [(1,)])
+
+
+def test_a_slot_that_is_loaded_is_not_skipped_for_what_came_after(shop: Path) -> None:
+    declare("upstream")
+    orders = declare("orders", "upstream")
+    slot = open_slot("orders", utc_now())
+    with runner() as here:
+        record = here.store.get(slot)
+        assert record is not None and here.store.claim(record, "dead", 0.0) is not None
+    orders.sync(run_log=LOG, slot=slot.at)  # and its upstream has never succeeded
+    assert names(run_due()) == [("orders", "succeeded")]
+    assert status_of(slot)[0] == "succeeded"
+
+
+def test_the_only_attempt_of_a_slot_that_does_not_hear_of_its_commit_succeeds() -> None:
+    def lose_the_connection() -> None:
+        raise TargetFailed("the connection was lost")
+
+    declare("orders")
+    slot = open_slot("orders", utc_now())
+    with faults.inject("apply.after_commit", lose_the_connection):
+        assert names(run_due()) == [("orders", "succeeded")]
+    assert status_of(slot)[0] == "succeeded"
 
 
 def test_a_slot_of_which_some_targets_failed_has_failed_and_is_tried_again(shop: Path) -> None:

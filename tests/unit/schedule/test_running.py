@@ -29,6 +29,7 @@ from ematix_flow.errors import (
     CannotConnect,
     DeclarationError,
     FlowError,
+    Interrupted,
     LoadError,
     PipelineLocked,
     PlanError,
@@ -42,6 +43,7 @@ from ematix_flow.errors import (
 )
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.observe.listener import Listener
+from ematix_flow.schedule import loading
 from ematix_flow.schedule.context import run_context
 from ematix_flow.schedule.dag import run_dag
 from ematix_flow.state.runlog import open_run_log
@@ -307,14 +309,51 @@ def test_a_failing_post_load_transform_does_not_make_a_retry_load_again(database
     assert len(execute(database, "SELECT * FROM analytics__people")) == 2
 
 
-def test_a_retry_after_a_lost_commit_finds_the_batch_in_the_ledger(database: Path) -> None:
-    def lose_the_connection() -> None:
-        raise TargetFailed("the connection was lost")
+def lose_the_connection() -> None:
+    raise TargetFailed("the connection was lost")
 
+
+def test_a_run_that_does_not_hear_of_its_commit_asks_the_ledger(database: Path) -> None:
+    with faults.inject("apply.after_commit", lose_the_connection):
+        result = declare().sync()
+    assert (result.status, result.attempts) == ("succeeded", 1)
+    assert result.reason == "committed, though the answer was lost (the connection was lost)"
+    assert len(execute(database, "SELECT * FROM analytics__people")) == 2
+
+
+def test_a_retry_after_a_lost_commit_finds_the_batch_in_the_ledger(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: object) -> bool:
+        raise TargetFailed("it is still not there")
+
+    monkeypatch.setattr(loading, "holds", unreachable)
     with faults.inject("apply.after_commit", lose_the_connection):
         result = declare(retry={"max_attempts": 3}).sync()
     assert (result.status, result.attempts) == ("succeeded", 2)
     assert result.reason == "an earlier attempt of this run had committed it"
+    assert len(execute(database, "SELECT * FROM analytics__people")) == 2
+
+
+@pytest.mark.parametrize("how", [{}, {"incremental": True, "watermark_column": "id"}])
+def test_transforms_that_a_slot_still_owes_run_without_another_load(
+    database: Path, how: dict[str, Any]
+) -> None:
+    """As when a run is killed between its commit and the end of what follows."""
+    ran: list[str] = []
+
+    def follows(conn: Any) -> None:
+        ran.append("")
+        if len(ran) == 1:
+            raise KeyboardInterrupt
+
+    load = declare(transforms_post=[follows], **how)
+    slot = dt.datetime(2026, 3, 1, tzinfo=dt.timezone.utc)
+    with pytest.raises(Interrupted):
+        load.sync(slot=slot)
+    execute(database, "DROP TABLE raw_people")
+    assert (load.sync(slot=slot).status, len(ran)) == ("succeeded", 2)
+    assert (load.sync(slot=slot).status, len(ran)) == ("skipped", 2)
     assert len(execute(database, "SELECT * FROM analytics__people")) == 2
 
 
@@ -454,7 +493,7 @@ def test_a_run_that_the_lock_refuses_is_no_failure_of_the_pipeline(database: Pat
     assert target is not None
     with target.lock("people", "shop:analytics.people", uuid.uuid4()), pytest.raises(PipelineLocked):
         load.sync()
-    assert [record.status for record in logged()] == ["skipped"]
+    assert [record.status for record in logged()] == ["locked"]
 
 
 def test_a_listener_hears_the_plan_and_the_stages(database: Path) -> None:

@@ -14,20 +14,22 @@ from typing import Any
 
 import pytest
 
-from ematix_flow import BigInt, Pipeline, SQLiteConnection, ematix
+from ematix_flow import BigInt, DeltaLocalConnection, Pipeline, SQLiteConnection, ematix
 from ematix_flow.alerters import Alerter, AlertEvent, clear_alerters, register_alerter
 from ematix_flow.backends.run_logs import open_run_log
-from ematix_flow.errors import CannotConnect, FlowError, RowRejected, TargetFailed
+from ematix_flow.errors import CannotConnect, ConfigError, FlowError, RowRejected, TargetFailed
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.observe.settings import Observability, observing
 from ematix_flow.schedule.context import run_context
 from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Executor
 from ematix_flow.schedule.restarts import RestartPolicy
-from ematix_flow.schedule.run_due import Runner, SlotOutcome
+from ematix_flow.schedule.run import open_world
+from ematix_flow.schedule.run_due import Runner, SlotOutcome, no_spark
 from ematix_flow.schedule.scheduler import Scheduler
+from ematix_flow.schedule.settle import slot_is_done
 from ematix_flow.schedule.streams import _Run
 from ematix_flow.state.records import RunRecord
-from ematix_flow.state.runlog import RunLog
+from ematix_flow.state.runlog import NullRunLog, RunLog
 from ematix_flow.state.slots import Claim, Slot, SlotRecord
 from ematix_flow.state.slots_memory import MemorySlots
 
@@ -152,6 +154,52 @@ def test_a_slot_whose_runs_die_one_after_the_other_is_told_and_recorded(
     assert (event.kind, event.error_type, event.slot) == ("gave_up", "RunsDied", NOON)
     (recorded,) = log.list("orders")
     assert (recorded.status, recorded.slot) == ("failed", NOON)
+
+
+def test_a_slot_whose_runs_die_after_the_load_has_succeeded(
+    runner: Runner, orders: Pipeline, log: RunLog, hears: Hears, tmp_path: Path
+) -> None:
+    slot = Slot("orders", NOON)
+    runner.store.open([slot])
+    orders.sync(run_log=f"sqlite://{tmp_path}/log.db", slot=NOON)
+    log.start(RunRecord("dead0000", "orders", "db:orders", "truncate", slot=NOON))
+    outcome = die(runner, slot)
+    heard(runner)
+    assert isinstance(outcome, SlotOutcome) and outcome.status == "succeeded"
+    known = runner.store.get(slot)
+    assert known is not None and (known.status, known.reason) == ("succeeded", outcome.reason)
+    assert hears.events == []
+    assert {run.status for run in log.list("orders")} == {"succeeded"}
+
+
+def test_a_ledger_that_cannot_be_asked_leaves_a_slot_to_be_given_up(
+    runner: Runner, orders: Pipeline, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    slot = Slot("orders", NOON)
+    runner.store.open([slot])
+    orders.sync(run_log=f"sqlite://{tmp_path}/log.db", slot=NOON)
+    (tmp_path / "db.sqlite").write_bytes(b"this is no database" * 100)
+    outcome = die(runner, slot)
+    assert isinstance(outcome, SlotOutcome) and outcome.status == "gave_up"
+    assert "could not be asked" in caplog.text
+
+
+def test_who_looks_for_work_starts_no_engine_to_read_a_ledger(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake = DeltaLocalConnection(name="lake", path=str(tmp_path / "lake"))
+
+    @ematix.table(schema="shop")
+    class Orders:
+        id: BigInt
+
+    @ematix.pipeline(target=Orders, source_connection=lake, target_connection=lake, name="lake_orders")
+    def orders(conn: Any) -> str:
+        return "SELECT 1 AS id"
+
+    spec = current_registry().pipeline("lake_orders").spec
+    assert not slot_is_done(spec, NOON, open_world(no_spark), NullRunLog("none", ConfigError("none")))
+    assert "no engine is started" in caplog.text
 
 
 def test_a_slot_that_is_given_up_again_after_it_was_cleared_is_told_and_recorded_again(

@@ -10,7 +10,6 @@ very machine is known to be dead at once.
 from __future__ import annotations
 
 import datetime as dt
-import functools
 import json
 import logging
 import os
@@ -21,13 +20,12 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 
 from ematix_flow.backends.stores.s3_client import s3_client
 from ematix_flow.backends.stores.s3_failures import is_condition, is_missing, status, understood
 from ematix_flow.errors import FlowError, TargetFailed
 from ematix_flow.spec.connections.lakes import S3Connection
-from ematix_flow.state.locks import process_is_alive
+from ematix_flow.state.locks import process_is_alive, this_machine
 from ematix_flow.state.records import utc_now
 
 LEASE_SECONDS = 60.0
@@ -55,7 +53,7 @@ class Holder:
     @property
     def is_dead(self) -> bool:
         """Whether it ran where this process runs, and runs no more. Of others nobody here can say."""
-        return bool(self.machine) and self.machine == _machine() and not process_is_alive(self.pid)
+        return bool(self.machine) and self.machine == this_machine() and not process_is_alive(self.pid)
 
     def to_json(self, beat: int) -> str:
         value = {**self.__dict__, "since": self.since.isoformat(), "beat": beat}
@@ -111,7 +109,7 @@ class Lease:
             run_id=run_id,
             pid=os.getpid(),
             host=socket.gethostname(),
-            machine=_machine(),
+            machine=this_machine(),
             since=utc_now(),
             seconds=self._seconds,
         )
@@ -265,19 +263,6 @@ class Lease:
                 self._renew()
                 if self._lost is not None:
                     _log.warning("the lock of %s was lost: %s", self.what, self._lost)
-
-
-@functools.cache
-def _machine() -> str:
-    """What tells this machine, since it was started, and its processes from all others; empty if unknown.
-
-    Containers of one machine share its start, and may share its name, but not the numbers of processes.
-    """
-    try:
-        started = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{started} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return ""
 
 
 def acquire(lease: Lease, taken: Callable[[Seen], FlowError | None], pause: float = 0.5) -> None:

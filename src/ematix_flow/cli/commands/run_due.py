@@ -79,8 +79,9 @@ def run_due(
     from ematix_flow.observe.settings import Observability
     from ematix_flow.schedule.run_due import told_held
 
-    if not 0 < interval < float("inf"):
-        raise UsageError(f"--interval takes a number of seconds above 0, not {interval:g}")
+    for name, seconds in (("--interval", interval), ("--lease-seconds", lease_seconds)):
+        if not 0 < seconds < float("inf"):
+            raise UsageError(f"{name} takes a number of seconds above 0, not {seconds:g}")
     watching = Observability.resolve(os.environ, alerter or (), metrics, traces)
     registry = load_project(module)
     only = narrowed(registry, names, select, exclude)
@@ -101,7 +102,7 @@ def run_due(
     for record in held if not quiet else ():
         say(f"{record.slot.pipeline}: {told_held(record)}")
     if not quiet or output == "json":
-        _show(outcomes, output)
+        _show(outcomes, output, "nothing else is due" if held else "nothing is due")
     return exit_code(outcomes)
 
 
@@ -144,11 +145,11 @@ def exit_code(outcomes: list[SlotOutcome]) -> int:
     return codes.pop() if len(codes) == 1 else int(bool(codes))
 
 
-def _show(outcomes: list[SlotOutcome], output: str) -> None:
+def _show(outcomes: list[SlotOutcome], output: str, nothing: str) -> None:
     if output == "json":
         write_json([_json(outcome) for outcome in outcomes])
     elif not outcomes:
-        say("nothing is due")
+        say(nothing)
     else:
         columns = (
             Column("pipeline"),

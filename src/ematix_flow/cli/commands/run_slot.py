@@ -33,14 +33,17 @@ def run_slot(
 
     at = _moment(slot)
     registry = load_project(module)
-    registry.pipeline(name)
+    where = registry.pipeline(name).spec.where
     view = choose_view([name], quiet=False, show_plans=False)
     with (
         view.shown(),
         interruptible(),
         slot_runner(registry, run_log, engine, view, lease_seconds, "schedule") as runner,
     ):
-        held = claim_of(runner.store, name, at, claim)
+        try:
+            held = claim_of(runner.store, name, at, claim)
+        except UsageError as error:
+            raise error.at(where) from None
         outcome = runner.run_claimed(held)
         view.slot_finished(outcome)
     return outcome.error.exit_code if outcome.error is not None else 0

@@ -80,7 +80,7 @@ def scheduler(
     from ematix_flow.observe.settings import ALERTERS_VARIABLE, Observability
     from ematix_flow.schedule.executors.subprocesses import SubprocessExecutor
     from ematix_flow.schedule.executors.urls import executor_for
-    from ematix_flow.schedule.scheduler import Scheduler
+    from ematix_flow.schedule.scheduler import LEAST_LEASE_SECONDS, Scheduler
 
     for name, seconds in (
         ("--poll-interval", poll_interval),
@@ -90,6 +90,13 @@ def scheduler(
     ):
         if not 0 < seconds < float("inf"):
             raise UsageError(f"{name} takes a number of seconds above 0, not {seconds:g}")
+    if lease_seconds < LEAST_LEASE_SECONDS:
+        raise UsageError(
+            f"--lease-seconds {lease_seconds:g} is shorter than a run takes to start: its claim would expire "
+            "before it begins",
+            state="nothing was run",
+            next_step=f"give {LEAST_LEASE_SECONDS:g} at the least; 60 leaves a busy machine time",
+        )
     if poll_interval >= leader_lease_seconds:
         raise UsageError(
             f"--poll-interval {poll_interval:g} is not shorter than the leader's lease of "

@@ -1,0 +1,37 @@
+"""Names of those who hold claims, from which others on the same machine can tell that one is dead."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import uuid
+
+from ematix_flow.state.locks import process_is_alive, this_machine
+
+
+def new_holder() -> str:
+    """A name for who claims: its machine and process, and never given twice."""
+    return f"{socket.gethostname()}/{os.getpid()}/{_mark()}-{uuid.uuid4().hex[:8]}"
+
+
+def shown_holder(holder: str) -> str:
+    """What tells a person where to look: ``vm/366``."""
+    return holder.rpartition("/")[0] or holder
+
+
+def holder_is_dead(holder: str) -> bool:
+    """Whether it ran where this process runs, and runs no more. Of others nobody here can say.
+
+    The number of a dead process may be another's by now; then nothing is said, and its claim expires.
+    """
+    rest, _, mark = holder.rpartition("/")
+    here, number = _mark(), rest.rpartition("/")[2]
+    same = bool(here) and mark.partition("-")[0] == here
+    return same and number.isdecimal() and not process_is_alive(int(number))
+
+
+def _mark() -> str:
+    """Of this machine, since it was started, and its processes; empty if unknown."""
+    machine = this_machine()
+    return hashlib.sha256(machine.encode()).hexdigest()[:8] if machine else ""
