@@ -81,7 +81,11 @@ class Observer:
         """
 
     def slot_ended(self, pipeline: str, at: dt.datetime, status: str, reason: str | None) -> None:
-        """A scheduled slot ended without a run: ``skipped``, or ``gave_up`` because its runs died."""
+        """A scheduled slot ended without a run.
+
+        It was ``skipped`` because of an upstream, ``missed`` and not caught up with, or ``gave_up`` as its
+        runs died.
+        """
 
     def ticked(self, tick: Tick) -> None:
         """A scheduler has looked at the clock."""
