@@ -25,7 +25,6 @@ import pytest
 
 from ematix_flow.backends.run_logs import open_slots
 from ematix_flow.state.slots import ENDED, Slot, SlotStore
-from tests.children import compile_once
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
@@ -149,8 +148,7 @@ class Stage:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    compile_once(monkeypatch)
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
     kind = str(request.param)
     url = str(tmp_path / "run_log.db") if kind == "sqlite" else request.getfixturevalue("pg_database")
     stage = Stage(kind, url, tmp_path)
