@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import socketserver
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -128,23 +129,34 @@ def refusing_port() -> Iterator[int]:
 class MailServer:
     port: int
     refuses: str | None = None  # the command that it answers with 550
+    tls: ssl.SSLContext | None = None  # it has STARTTLS; with ``implicit`` nothing else from the start
+    implicit: bool = False
     mails: list[str] = field(default_factory=list)
     recipients: list[str] = field(default_factory=list)
     logins: list[str] = field(default_factory=list)
+    heard_plain: list[str] = field(default_factory=list)  # what anyone on the way could read
 
 
 class _Mail(socketserver.StreamRequestHandler):
     server: _MailServer
 
     def handle(self) -> None:
-        mail = self.server.mail
+        mail, encrypted = self.server.mail, False
+        if mail.tls is not None and mail.implicit:
+            encrypted = self._encrypt(mail.tls)
         self._say("220 here")
         while line := self.rfile.readline().decode().strip():
             command, _, rest = line.partition(" ")
+            if not encrypted:
+                mail.heard_plain.append(line)
             if mail.refuses == command.upper():
-                self._say("550 not for you")
+                self._say(f"550 not for you: {line}")
             elif command.upper() == "EHLO":
-                self._say("250-here\r\n250 AUTH PLAIN")
+                more = "" if mail.tls is None or encrypted else "250-STARTTLS\r\n"
+                self._say(f"250-here\r\n{more}250 AUTH PLAIN")
+            elif command.upper() == "STARTTLS" and mail.tls is not None:
+                self._say("220 go on")
+                encrypted = self._encrypt(mail.tls)
             elif command.upper() == "AUTH":
                 mail.logins.append(rest)
                 self._say("235 welcome")
@@ -163,6 +175,15 @@ class _Mail(socketserver.StreamRequestHandler):
                     mail.recipients.append(rest)
                 self._say("250 well")
 
+    def _encrypt(self, tls: ssl.SSLContext) -> bool:
+        self.connection = tls.wrap_socket(self.connection, server_side=True)
+        self.rfile, self.wfile = self.connection.makefile("rb"), self.connection.makefile("wb", 0)
+        return True
+
+    def finish(self) -> None:
+        super().finish()
+        self.connection.close()
+
     def _say(self, text: str) -> None:
         self.wfile.write(f"{text}\r\n".encode())
 
@@ -172,12 +193,20 @@ class _MailServer(socketserver.ThreadingTCPServer):
     block_on_close = False
     mail: MailServer
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        return  # a client that does not trust it
+
 
 @contextmanager
-def mail_server(refuses: str | None = None) -> Iterator[MailServer]:
-    """Takes mail in the clear, and any login."""
-    server = _MailServer(("127.0.0.1", 0), _Mail)
-    server.mail = MailServer(server.server_address[1], refuses)
+def mail_server(
+    refuses: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    implicit: bool = False,
+    host: str = "127.0.0.1",
+) -> Iterator[MailServer]:
+    """Takes mail and any login: in the clear, after STARTTLS, or encrypted from the start."""
+    server = _MailServer((host, 0), _Mail)
+    server.mail = MailServer(server.server_address[1], refuses, tls, implicit)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:

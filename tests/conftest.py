@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,8 +85,23 @@ def pytest_configure() -> None:
     """Hypothesis measures each example's time, which says nothing on a busy machine."""
     from hypothesis import settings
 
+    compile_once()
     settings.register_profile("busy", deadline=None)
     settings.load_profile("busy")
+
+
+def compile_once() -> None:
+    """Where Python is told to leave nothing compiled beside the code, it is kept elsewhere.
+
+    Else every process that a test starts, Spark's workers among them, would compile all that it imports: that
+    takes longer than the rest of its start.
+    """
+    if sys.dont_write_bytecode:
+        version = "{}.{}".format(*sys.version_info)
+        kept = Path(tempfile.gettempdir()) / f"ematix-flow-compiled-{os.getuid()}-{version}"
+        sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(kept))
+        sys.dont_write_bytecode = False
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -130,6 +146,7 @@ def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("EMATIX_FLOW_CACHE", CACHE)
     monkeypatch.setenv("EMATIX_FLOW_CDS", "use")  # to make one for every set of jars would take minutes
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a test may write a module twice within a second
     monkeypatch.setattr(sys, "path", list(sys.path))  # Spark's workers get what a loaded module adds to it
 
 

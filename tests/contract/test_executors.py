@@ -21,7 +21,6 @@ from ematix_flow.errors import UsageError
 from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Executor
 from ematix_flow.schedule.executors.urls import executor_for
 from ematix_flow.state.slots import Claim, Slot, SlotRecord, SlotStore
-from tests.children import compile_once
 from tests.contract.kubelet import Kubelet, container_environment
 from tests.contract.lambda_emulator import LambdaEmulator
 
@@ -114,7 +113,6 @@ def place(
     with closing(sqlite3.connect(tmp_path / "target.db")) as connection, connection:
         connection.execute("CREATE TABLE source (id BIGINT)")
         connection.execute("INSERT INTO source VALUES (1), (2)")
-    compile_once(monkeypatch)
     place = Place(request.param, open_slots(pg_database, env={}), pg_database, tmp_path)
     with ExitStack() as stack:
         if place.kind == "subprocess":

@@ -209,6 +209,14 @@ def test_the_last_batch_is_known(log: RunLog) -> None:
     assert log.last_batch("others") is None
 
 
+def test_the_engine_of_a_run_that_was_killed_is_known(log: RunLog) -> None:
+    one = record()
+    log.start(one)
+    log.take_engine(one.run_id, "local[2], Spark 4.1.3")
+    log.settle(one.run_id, "interrupted", "it died")
+    assert log.get(one.run_id).engine == "local[2], Spark 4.1.3"
+
+
 def test_the_end_of_what_others_settled_counts_once(log: RunLog) -> None:
     """Two processes that say how a run ended: one of them is heard."""
     one = record()

@@ -6,14 +6,16 @@ import datetime as dt
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from ematix_flow.backends.run_logs import sql_tables
 from ematix_flow.backends.stores.object_urls import open_objects
-from ematix_flow.state.slots import Slot, SlotStore
+from ematix_flow.state.slots import Claim, Slot, SlotStore
 from ematix_flow.state.slots_memory import MemorySlots
 from ematix_flow.state.slots_objects import ObjectSlots
 from ematix_flow.state.slots_sql import SqlSlots
@@ -51,7 +53,7 @@ def server_engine(url: str, driver: str) -> sa.Engine:
 Opens = Callable[[Callable[[], dt.datetime] | None], SlotStore]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "mariadb", *OBJECTS])
+@pytest.fixture(params=["memory", "sqlite", "duckdb", "postgres", "mariadb", *OBJECTS])
 def opens(request: pytest.FixtureRequest, tmp_path: Path) -> Opens:
     """Opens the same store anew, with a clock or with its own."""
     kind = request.param
@@ -61,6 +63,9 @@ def opens(request: pytest.FixtureRequest, tmp_path: Path) -> Opens:
     if kind in OBJECTS:
         url = object_url(request, kind)
         return lambda clock: ObjectSlots(open_objects(url), clock)
+    if kind == "duckdb":
+        tables = sql_tables(f"duckdb://{tmp_path / 'slots.duckdb'}")
+        return lambda clock: tables.used(partial(SqlSlots, clock=clock))
     if kind == "sqlite":
         engine = sqlite_engine(tmp_path / "slots.db")
     elif kind == "postgres":
@@ -240,20 +245,26 @@ def test_names_are_told_apart_as_they_are_written(store: SlotStore) -> None:
     assert {record.slot.pipeline for record in store.unended()} == set(names)
 
 
-def test_of_many_at_once_one_gets_the_slot(opens: Opens, clock: Clock) -> None:
+def test_of_many_at_once_one_gets_the_slot_and_of_many_runs_of_it_one_begins(
+    opens: Opens, clock: Clock
+) -> None:
     stores = [opens(clock) for _ in range(6)]
     stores[0].open([SLOT])
     seen = stores[0].get(SLOT)
     assert seen is not None
     together = threading.Barrier(len(stores))
 
-    def claim(number: int) -> object:
+    def claim(number: int) -> Claim | None:
         together.wait()
         return stores[number].claim(seen, f"holder {number}", 30)
 
+    def begin(number: int) -> bool:
+        together.wait()
+        return stores[number].begin(given, 30)
+
     with ThreadPoolExecutor(len(stores)) as pool:
-        answers = list(pool.map(claim, range(len(stores))))
-    assert sum(answer is not None for answer in answers) == 1
+        (given,) = filter(None, pool.map(claim, range(len(stores))))
+        assert sum(pool.map(begin, range(len(stores)))) == 1
 
 
 def test_of_many_at_once_one_gets_the_lease(opens: Opens, clock: Clock) -> None:

@@ -6,8 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-import pytest
-
 PROGRAM = "import sys; from ematix_flow.cli.main import main; sys.exit(main())"
 THOUSAND = """
 from ematix_flow import Annotated, BigInt, ematix, pk
@@ -35,12 +33,6 @@ def cpu_seconds(*arguments: str) -> float:
     _, status, usage = os.wait4(child, 0)
     assert status == 0
     return usage.ru_utime + usage.ru_stime
-
-
-@pytest.fixture(autouse=True)
-def compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "pyc"))
-    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
 
 
 def best(*arguments: str) -> float:

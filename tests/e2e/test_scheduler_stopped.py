@@ -18,7 +18,6 @@ import pytest
 
 from ematix_flow.backends.run_logs import open_slots
 from ematix_flow.state.slots import Slot, SlotRecord
-from tests.children import compile_once
 
 SLOT = Slot("slow", dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc))
 PROJECT = """
@@ -90,8 +89,7 @@ class Project:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    compile_once(monkeypatch)
+def project(tmp_path: Path) -> Iterator[Project]:
     project = Project(tmp_path)
     yield project
     (tmp_path / "go on").touch()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
@@ -14,9 +16,11 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.exposition import generate_latest
 
+from ematix_flow.errors import RowRejected
 from ematix_flow.observe.exposition import families_in
 from ematix_flow.observe.stream_metrics import StreamMetrics
-from ematix_flow.spec.connections import DuckDBConnection, ObjectStoreLocalConnection
+from ematix_flow.spec.connections import DuckDBConnection, ObjectStoreLocalConnection, SQLiteConnection
+from tests.alert_servers import http_receiver
 from tests.otlp_receiver import attributes, receiving
 from tests.promql import RULES, exposed, wanted
 from tests.services.process import free_port
@@ -134,6 +138,38 @@ def test_a_stream_is_counted_and_its_batches_are_traced(
     assert names.count("flow.stream.run") == 1 and names.count("flow.stream.batch") == result.iterations
     (batch,) = [attributes(span.attributes) for span in spans if span.name == "flow.stream.batch"][:1]
     assert batch["flow.rows.written"] == 2
+
+
+def test_a_stream_that_no_restart_cures_alerts_once_and_once_when_it_is_well(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lake" / "raw").mkdir(parents=True)
+    (tmp_path / "lake" / "raw" / "a.csv").write_text("id,name\n1,x\n200,y\n")
+    with closing(sqlite3.connect(tmp_path / "dw.db")) as database:
+        database.execute("CREATE TABLE events (id INTEGER CHECK (id < 100), name TEXT)")
+    pipeline = stream(
+        source=ObjectStoreLocalConnection(name="lake", path=str(tmp_path / "lake"), format="csv"),
+        source_query="raw/",
+        target=SQLiteConnection(name="dw", path=str(tmp_path / "dw.db")),
+        target_table=("main", "events"),
+    )
+    with http_receiver() as server:
+        monkeypatch.setenv("EMATIX_FLOW_ALERTERS", f"webhook+http://{server.host}/in")
+
+        def run() -> int:
+            return pipeline.start(once=True, restart_on_error=True, max_restarts=1).wait().total_rows
+
+        for _ in range(2):  # as a service that is started again and again
+            with pytest.raises(RowRejected, match="breaks the rule"):
+                run()
+        assert [post.json["kind"] for post in server.posted] == ["failed"]
+        with closing(sqlite3.connect(tmp_path / "dw.db")) as database:
+            database.execute("ALTER TABLE events RENAME TO narrow")
+            database.execute("CREATE TABLE events (id INTEGER, name TEXT)")
+        assert run() == 2
+    failed, recovered = (post.json for post in server.posted)
+    assert (failed["kind"], failed["error_type"], failed["pipeline"]) == ("failed", "RowRejected", "events")
+    assert (recovered["kind"], recovered["pipeline"]) == ("recovered", "events")
 
 
 def test_promtool_agrees_with_the_rules_and_with_what_they_make_of_numbers(promtool: str) -> None:

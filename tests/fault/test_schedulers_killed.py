@@ -13,6 +13,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -24,13 +25,12 @@ import pytest
 
 from ematix_flow.backends.run_logs import open_slots
 from ematix_flow.state.slots import ENDED, Slot, SlotStore
-from tests.children import compile_once
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 ROUNDS = 50
-PIPELINES, SLOTS = 5, 8
-LEASE, LEADER = 8.0, 2.0
+PIPELINES = 5
+LEASE, LEADER = 8.0, 1.0
 BEGIN = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 PROJECT = f"""
 from pathlib import Path
@@ -74,12 +74,9 @@ class Stage:
     def __init__(self, kind: str, url: str, folder: Path) -> None:
         self.kind, self.url, self.folder = kind, url, folder
         self.store: SlotStore = open_slots(url, env={})
-        self.slots = [
-            Slot(f"p{pipeline}", BEGIN + dt.timedelta(minutes=number))
-            for number in range(SLOTS)
-            for pipeline in range(PIPELINES)
-        ]
+        self.slots: list[Slot] = []
         self.schedulers: list[subprocess.Popen[bytes]] = []
+        self.paused: dict[int, threading.Timer] = {}
         self.logs: dict[int, Path] = {}
         (folder / "project.py").write_text(PROJECT)
         with closing(sqlite3.connect(folder / "target.db")) as target, target:
@@ -87,7 +84,14 @@ class Stage:
             target.execute("INSERT INTO source VALUES (1)")
         for statement in WRITTEN_DOWN[kind]:
             self.run(statement)
-        self.store.open(self.slots)
+        self.fire()
+
+    def fire(self) -> None:
+        """One slot more of each pipeline."""
+        at = BEGIN + dt.timedelta(minutes=len(self.slots))
+        new = [Slot(f"p{number}", at) for number in range(PIPELINES)]
+        self.slots += new
+        self.store.open(new)
 
     def run(self, statement: str) -> list[Change]:
         if self.kind == "sqlite":
@@ -129,17 +133,28 @@ class Stage:
                     found.append(int(process.name))
         return found
 
+    def pause(self, number: int, seconds: float) -> None:
+        """What it holds it keeps, as a lock of the store: so another thread wakes it."""
+        scheduler = self.schedulers[number]
+        scheduler.send_signal(signal.SIGSTOP)
+        self.paused[number] = threading.Timer(seconds, scheduler.send_signal, [signal.SIGCONT])
+        self.paused[number].start()
+
+    def is_paused(self, number: int) -> bool:
+        return number in self.paused and self.paused[number].is_alive()
+
     def left(self) -> int:
         return len(self.store.unended())
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    compile_once(monkeypatch)
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
     kind = str(request.param)
     url = str(tmp_path / "run_log.db") if kind == "sqlite" else request.getfixturevalue("pg_database")
     stage = Stage(kind, url, tmp_path)
     yield stage
+    for timer in stage.paused.values():
+        timer.join()
     for scheduler in stage.schedulers:
         scheduler.kill()
         scheduler.wait()
@@ -154,14 +169,10 @@ def test_schedulers_that_are_killed_and_paused_lose_and_double_no_slot(stage: St
     chance = random.Random(20260329)
     stage.schedulers = [stage.start(0), stage.start(1)]
     done: Counter[str] = Counter()
-    more = iter(range(10_000))
     while sum(done.values()) < ROUNDS:
-        time.sleep(chance.uniform(0.0, 0.7))
+        time.sleep(chance.uniform(0.0, 0.5))
         if stage.left() < PIPELINES:  # there is always something to lose
-            again = SLOTS + next(more)
-            new = [Slot(f"p{number}", BEGIN + dt.timedelta(minutes=again)) for number in range(PIPELINES)]
-            stage.slots += new
-            stage.store.open(new)
+            stage.fire()
         happened = disturb(stage, chance.randrange(2), chance)
         if happened:
             done[happened] += 1
@@ -174,7 +185,7 @@ def test_schedulers_that_are_killed_and_paused_lose_and_double_no_slot(stage: St
 
 
 def disturb(stage: Stage, number: int, chance: random.Random) -> str | None:
-    """Kill or pause something that is at work; None when there is nothing."""
+    """Kill something that is at work, or pause it for a while; None when there is nothing."""
     scheduler = stage.schedulers[number]
     kind = chance.choice(["killed", "paused", "run killed"])
     workers = stage.workers()
@@ -184,12 +195,10 @@ def disturb(stage: Stage, number: int, chance: random.Random) -> str | None:
         except ProcessLookupError:
             return None
         return kind
-    if not stage.looks(number):
+    if stage.is_paused(number) or not stage.looks(number):
         return None
     if kind == "paused":
-        scheduler.send_signal(signal.SIGSTOP)
-        time.sleep(chance.uniform(0.0, 1.5 * LEADER))
-        scheduler.send_signal(signal.SIGCONT)
+        stage.pause(number, chance.uniform(0.0, 3 * LEADER))
         return kind
     scheduler.kill()
     scheduler.wait()

@@ -81,7 +81,11 @@ class Observer:
         """
 
     def slot_ended(self, pipeline: str, at: dt.datetime, status: str, reason: str | None) -> None:
-        """A scheduled slot ended without a run: ``skipped``, or its runs died: ``gave_up``, ``succeeded``."""
+        """A scheduled slot ended without a run.
+
+        It was ``skipped`` because of an upstream, ``missed`` and not caught up with, or its runs died:
+        ``gave_up``, or ``succeeded`` when they had loaded it.
+        """
 
     def ticked(self, tick: Tick) -> None:
         """A scheduler has looked at the clock."""

@@ -30,7 +30,7 @@ OUTCOMES = {  # by the status in the run log
     "cancelled": "cancelled",
     "interrupted": "interrupted",
 }
-SLOT_OUTCOMES = ("succeeded", "gave_up", "skipped")
+SLOT_OUTCOMES = ("succeeded", "gave_up", "skipped", "missed")
 
 _RUN_SECONDS = (0.1, 0.5, 1, 5, 15, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 14_400)
 _TICK_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -139,7 +139,7 @@ class RunMetrics:
             self._slots.labels(name, "succeeded" if well else "gave_up").inc()
 
     def slot_ended(self, pipeline: str, outcome: str) -> None:
-        """A slot that ended: given up, or skipped without a run."""
+        """A slot that ended: given up, skipped without a run, or missed."""
         name = self._pipeline(pipeline)
         self._slots.labels(name, outcome if outcome in SLOT_OUTCOMES else OTHER).inc()
         if outcome == "gave_up":

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ematix_flow.errors import PipelineLocked
 from ematix_flow.graph.registry import Registry
 from ematix_flow.schedule.gates import shown
+from ematix_flow.schedule.recording import signed
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.records import RunRecord, new_run_id, utc_now
 from ematix_flow.state.runlog import RunLog
@@ -64,18 +65,23 @@ def record_skip(
     run_log: RunLog, spec: PipelineSpec, reason: str, trigger: str, slot: dt.datetime | None = None
 ) -> RunRecord:
     """A run that was not begun, because of what it depends on."""
-    now = utc_now()
+    now, begun = utc_now(), unbegun(new_run_id(), spec, trigger, slot)
+    record = replace(begun, status="skipped", started_at=now, finished_at=now, error_message=reason)
+    run_log.start(record)
+    return record
+
+
+def unbegun(
+    run_id: str, spec: PipelineSpec, trigger: str, slot: dt.datetime | None, attempt: int = 1
+) -> RunRecord:
+    """The record of a run which another tells of."""
     record = RunRecord(
-        run_id=new_run_id(),
+        run_id=run_id,
         pipeline=spec.name,
         target=", ".join(target.label for target in spec.targets),
         mode=", ".join(dict.fromkeys(target.mode for target in spec.targets)),
         trigger=trigger,
         slot=slot,
-        status="skipped",
-        started_at=now,
-        finished_at=now,
-        error_message=reason,
+        attempt=attempt,
     )
-    run_log.start(record)
-    return record
+    return signed(record, spec.where)

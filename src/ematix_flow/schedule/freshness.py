@@ -15,6 +15,7 @@ from ematix_flow.errors import FlowError, LoadError, Unsupported, UsageError
 from ematix_flow.observe.alerts.event import FRESHNESS
 from ematix_flow.observe.observer import Ending, Observers
 from ematix_flow.plan.world import World
+from ematix_flow.schedule.recording import signed
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.records import RunRecord, utc_now
 from ematix_flow.state.runlog import RunLog
@@ -142,7 +143,7 @@ def tell_freshness(spec: PipelineSpec, found: Freshness, run_log: RunLog, observ
 
 
 def _next(name: str, spec: PipelineSpec, last: RunRecord | None) -> RunRecord:
-    return RunRecord(
+    record = RunRecord(
         # not random: others who look at the same time find it there
         run_id=str(uuid.uuid5(_NAMES, f"{name}\n{last.run_id if last else ''}")),
         pipeline=name,
@@ -150,6 +151,7 @@ def _next(name: str, spec: PipelineSpec, last: RunRecord | None) -> RunRecord:
         mode="freshness",
         trigger="freshness-check",
     )
+    return signed(record, spec.where)
 
 
 def _tell(record: RunRecord, error: FlowError | None, run_log: RunLog, observers: Observers) -> None:

@@ -56,6 +56,11 @@ class Stage:
         }
 
 
+def signed(record: RunRecord, where: SourceLocation | None) -> RunRecord:
+    """With the code that it is a run of; as long as no engine is started it has none."""
+    return replace(record, engine=NO_ENGINE, code_version=code_version(where.file if where else None))
+
+
 class Recording:
     """Begins with its record's start. ``keep`` is how long runs of this pipeline are remembered."""
 
@@ -68,7 +73,7 @@ class Recording:
         where: SourceLocation | None = None,
         keep: dt.timedelta | None = None,
     ) -> None:
-        self.record = replace(record, code_version=code_version(where.file if where else None))
+        self.record = signed(record, where)
         self.output = RunOutput()
         self.is_over = False
         self._log, self._observers = run_log, observers or Observers()
@@ -113,7 +118,10 @@ class Recording:
 
         def started(jar_groups: Sequence[str]) -> SparkSession:
             session = start(jar_groups)
-            self._engine = engine_of(session)
+            engine = engine_of(session)
+            if engine != self._engine:  # noted now: a run that is killed cannot say it in the end
+                self._engine = engine
+                self._log.take_engine(self.record.run_id, engine)
             return session
 
         return started

@@ -18,7 +18,7 @@ from ematix_flow.errors import EngineError, FlowError, Interrupted, PipelineLock
 from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.observe.observer import Observers
 from ematix_flow.schedule.clearing import reopen
-from ematix_flow.schedule.due import Agenda, Scheduled
+from ematix_flow.schedule.due import MISSED, Agenda, Scheduled
 from ematix_flow.schedule.endings import last_ends, last_success, record_skip
 from ematix_flow.schedule.executors.base import CannotDispatch
 from ematix_flow.schedule.gates import gate, shown
@@ -91,8 +91,12 @@ class Runner:
     def look(self, agenda: Agenda) -> list[SlotRecord]:
         """What may be claimed now, upstreams first among those of one moment."""
         place = {name: number for number, name in enumerate(self.registry.order())}
-        found = look(self.store, agenda, self.workflows, self.names)
+        found = look(self.store, agenda, self.workflows, self.names, self._missed)
         return sorted(found, key=lambda each: (each.slot.at, place[each.slot.pipeline]))
+
+    def _missed(self, slot: Slot) -> None:
+        _log.info("%s of %s: %s", slot.pipeline, shown(slot.at), MISSED)
+        self.observers.slot_ended(slot.pipeline, slot.at, "missed", MISSED)
 
     def run_due(
         self,

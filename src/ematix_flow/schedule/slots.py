@@ -18,7 +18,7 @@ from ematix_flow.schedule.due import BEFORE, MISSED, MOST_AT_ONCE, Agenda
 from ematix_flow.schedule.workflows import Workflows
 from ematix_flow.spec.pipelines import RetryPolicy
 from ematix_flow.state.holders import holder_is_dead, shown_holder
-from ematix_flow.state.slots import Claim, SlotRecord, SlotStore
+from ematix_flow.state.slots import Claim, Slot, SlotRecord, SlotStore
 
 LOCKED_SECONDS = 30.0  # until a pipeline that another run holds is tried again
 LOADED = "the ledger holds its batch, though no run has said how it ended"
@@ -42,16 +42,21 @@ def look(
     agenda: Agenda,
     workflows: Workflows | None = None,
     names: Collection[str] | None = None,
+    missed: Callable[[Slot], None] = lambda slot: None,
 ) -> list[SlotRecord]:
-    """Open what has fired, and list what may be claimed now, the oldest first: of ``names``, if given."""
+    """Open what has fired, and list what may be claimed now, the oldest first: of ``names``, if given.
+
+    What nobody saw in time, and catch-up does not ask for, is told as ``missed`` by who notes it.
+    """
     if workflows is not None:
         workflows.advance(store)
     now = store.now()
     due = agenda.due(store.last_fires(list(agenda.scheduled)), now)
     if due.before:
         store.open(due.before, "skipped", BEFORE)
-    if due.missed:
-        store.open(due.missed, "skipped", MISSED)
+    for slot in due.missed:  # one by one: another may look as well, and each is told once
+        if store.open([slot], "skipped", MISSED):
+            missed(slot)
     if due.wanted:
         store.open(due.wanted)
     if workflows is not None:  # after the jobs' own fires, which look for what is newer than the newest

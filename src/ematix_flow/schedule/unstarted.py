@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from ematix_flow.errors import FlowError, LoadError, UsageError
 from ematix_flow.observe.observer import Ending
+from ematix_flow.schedule.endings import unbegun
 from ematix_flow.schedule.run import RunContext
 from ematix_flow.spec.pipelines import PipelineSpec
-from ematix_flow.state.records import RunRecord, utc_now
+from ematix_flow.state.records import utc_now
 
 _NAMES = uuid.UUID("6f2c1a52-6a0e-4f5f-9a43-0f3f6f1b7c3e")
 
@@ -34,16 +35,9 @@ def record_unstarted(
     """
     slot = context.slot
     error.at(spec.where)
-    record = RunRecord(
-        # not random: whoever else notices the same finds it there
-        run_id=str(uuid.uuid5(_NAMES, f"{spec.name}\n{slot}\n{type(error).__name__}\n{fence}")),
-        pipeline=spec.name,
-        target=", ".join(target.label for target in spec.targets),
-        mode=", ".join(dict.fromkeys(target.mode for target in spec.targets)),
-        trigger=context.trigger,
-        slot=slot,
-        attempt=max(attempts, 1),
-    )
+    # not random: whoever else notices the same finds it there
+    run_id = str(uuid.uuid5(_NAMES, f"{spec.name}\n{slot}\n{type(error).__name__}\n{fence}"))
+    record = unbegun(run_id, spec, context.trigger, slot, max(attempts, 1))
     try:
         context.run_log.start(record)
     except UsageError:

@@ -67,6 +67,10 @@ class RunLog(ABC):
         For the targets that are ``overdue`` the next run does not hold the others back.
         """
 
+    @abstractmethod
+    def take_engine(self, run_id: str, engine: str) -> None:
+        """Record what computes a run that has just started it."""
+
     def finish(
         self,
         run_id: str,
@@ -209,6 +213,9 @@ class NullRunLog(RunLog):
         return None
 
     def take_batch(self, run_id: str, batch: str, overdue: Sequence[str] = ()) -> None:
+        return None
+
+    def take_engine(self, run_id: str, engine: str) -> None:
         return None
 
     def _end(

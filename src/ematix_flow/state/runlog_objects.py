@@ -78,6 +78,14 @@ class ObjectRunLog(RunLog):
         except FlowError as error:
             self._warn(f"the batch of run {run_id}", error)
 
+    def take_engine(self, run_id: str, engine: str) -> None:
+        if not self._may_write():
+            return
+        try:
+            self._change(run_id, lambda was: replace(was, engine=engine))
+        except FlowError as error:
+            self._warn(f"the engine of run {run_id}", error)
+
     def _end(
         self, run_id: str, status: RunStatus, values: Mapping[str, Any], from_status: Sequence[str]
     ) -> bool:

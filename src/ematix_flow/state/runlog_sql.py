@@ -18,7 +18,14 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from ematix_flow.errors import UsageError
-from ematix_flow.state.records import RunRecord, RunStatus, aware_utc, masked_metrics, shown_output
+from ematix_flow.state.records import (
+    RunRecord,
+    RunStatus,
+    aware_utc,
+    masked_metrics,
+    shown_output,
+    shown_text,
+)
 from ematix_flow.state.root import private_directory
 from ematix_flow.state.runlog import (
     RunLog,
@@ -103,13 +110,18 @@ class SqlRunLog(RunLog):
             self._warn(f"the start of run {record.run_id}", error)
 
     def take_batch(self, run_id: str, batch: str, overdue: Sequence[str] = ()) -> None:
-        taken = {"batch": batch, "overdue": list(overdue)}
-        change = sa.update(runs).where(runs.c.run_id == run_id).values(taken)
+        self._note("batch", run_id, {"batch": batch, "overdue": list(overdue)})
+
+    def take_engine(self, run_id: str, engine: str) -> None:
+        self._note("engine", run_id, {"engine": shown_text(engine)})
+
+    def _note(self, what: str, run_id: str, values: Mapping[str, Any]) -> None:
+        change = sa.update(runs).where(runs.c.run_id == run_id).values(**values)
         try:
             with self._transaction() as connection:
                 connection.execute(change)
         except SQLAlchemyError as error:
-            self._warn(f"the batch of run {run_id}", error)
+            self._warn(f"the {what} of run {run_id}", error)
 
     def add_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:
         this = runs.c.run_id == run_id

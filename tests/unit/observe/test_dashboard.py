@@ -43,6 +43,24 @@ def test_every_metric_that_dashboard_and_rules_name_exists(where: str) -> None:
     assert names - exposed(known_text()) - recorded() == set()
 
 
+def test_every_outcome_that_dashboard_and_rules_ask_for_exists() -> None:
+    runs = RunMetrics()
+    runs.ticked(Tick(0.1), 1.0)
+    runs.expect(["orders"])
+    asked = {
+        (name, outcome)
+        for expression in expressions().values()
+        for name, outcome in re.findall(r'(\w+)\{[^}]*outcome="(\w+)"', expression)
+    }
+    assert {("pipeline_slots_total", "missed"), ("pipeline_slots_total", "skipped")} <= asked
+    there = {
+        (sample.name, sample.labels.get("outcome"))
+        for family in runs.registry.collect()
+        for sample in family.samples
+    }
+    assert asked - there == set()
+
+
 def test_the_dashboard_is_whole() -> None:
     board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     ids = [panel["id"] for panel in board["panels"]]

@@ -9,6 +9,7 @@ import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
@@ -127,6 +128,15 @@ def test_what_a_long_run_says_is_kept_while_it_runs(
             LOG.warning("half way")
             recording.stage_finished("t", "copy", 1.0)
         assert "half way" in (log.output("r1") or "")  # it never came to its end
+
+
+def test_the_engine_is_known_while_a_run_that_may_be_killed_runs(shop: Path) -> None:
+    session: Any = SimpleNamespace(version="4.1.3", sparkContext=SimpleNamespace(master="local[2]"))
+    with open_run_log(env=os.environ) as log:
+        recording = Recording(RunRecord("r1", "people", "t", "append"), log)
+        assert log.get("r1").engine == "none"
+        recording.spark(lambda groups: session)(())
+        assert log.get("r1").engine == "local[2], Spark 4.1.3"
 
 
 def test_old_runs_of_a_pipeline_are_forgotten_when_it_runs(shop: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from ematix_flow import BigInt, ManagedTable, SQLiteConnection, ematix
 from ematix_flow.errors import ConfigError
 from ematix_flow.graph.registry import current_registry
+from ematix_flow.observe.metrics import CountingObserver
 from ematix_flow.observe.observer import Observer, Observers, Tick
 from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor, Sight
 from ematix_flow.schedule.run import RunContext
@@ -325,3 +326,21 @@ def test_what_pipelines_promise_is_told_with_each_look(desk: Desk) -> None:
     scheduler.run(looks=1)
     observers.close()
     assert [(tick.promised, set(tick.attempts)) for tick in heard] == [({"fresh": 7200}, {"fresh", "other"})]
+
+
+def test_a_fire_that_was_missed_is_counted_once_whoever_looks(desk: Desk) -> None:
+    desk.declare("orders", catchup="none")
+    counting = CountingObserver("here", NullRunLog("none", ConfigError("there is none")))
+    watching = Observers([counting])
+    schedulers = [desk.scheduler(holder) for holder in ("me", "you")]
+    for scheduler in schedulers:
+        scheduler.runner = replace(scheduler.runner, observers=watching)
+    schedulers[0].tick()
+    desk.clock.pass_(370 * 86_400)  # over New Year
+    for scheduler in schedulers:
+        scheduler.tick()
+        desk.clock.pass_(120)  # another leads
+    schedulers[0].runner.run_due(dt.timedelta(minutes=1))
+    watching.close()
+    assert desk.started() == []
+    assert counting.metrics.value("pipeline_slots_total", pipeline="orders", outcome="missed") == 1

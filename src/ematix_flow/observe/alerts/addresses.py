@@ -29,7 +29,7 @@ from ematix_flow.spec.redaction import remember_secret
 
 REMIND = dt.timedelta(hours=24)
 _APPRISE = "apprise+"
-_WITH_HOST = ("slack", "https", "http", "email", "webhook", "webhook+https", "webhook+http")
+_WITH_HOST = ("slack", "https", "http", "email", "email+smtps", "webhook", "webhook+https", "webhook+http")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
@@ -208,6 +208,7 @@ def _email(url: _Url) -> Alerter:
         user=None if pieces.username is None else unquote(pieces.username),
         password=None if pieces.password is None else unquote(pieces.password),
         starttls=starttls,
+        implicit_tls=url.scheme == "email+smtps",
         insecure=insecure,
     )
 
@@ -250,5 +251,6 @@ _OPENERS: dict[str, Callable[[_Url], Alerter]] = {
     "webhook+https": _webhook,
     "webhook+http": _webhook,
     "email": _email,
+    "email+smtps": _email,
     "pagerduty": _pagerduty,
 }

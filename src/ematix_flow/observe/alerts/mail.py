@@ -1,7 +1,8 @@
-"""Alerts by e-mail, over SMTP: STARTTLS unless told, TLS from the start on port 465."""
+"""Alerts by e-mail, over SMTP: STARTTLS unless told, TLS from the start on port 465 or where asked for."""
 
 from __future__ import annotations
 
+import base64
 import smtplib
 import socket
 import ssl
@@ -13,7 +14,7 @@ from ematix_flow.errors import ConfigError
 from ematix_flow.observe.alerts.alerter import Alerter, AlertNotSent
 from ematix_flow.observe.alerts.event import AlertEvent
 from ematix_flow.observe.alerts.posting import is_local
-from ematix_flow.spec.redaction import remember_secret
+from ematix_flow.spec.redaction import mask, remember_secret
 
 _SECONDS = 3.0  # for one answer of the server
 
@@ -31,12 +32,14 @@ class EmailAlerter(Alerter):
         user: str | None = None,
         password: str | None = None,
         starttls: bool = True,
+        implicit_tls: bool = False,
         insecure: bool = False,
     ) -> None:
         self._host, self._to = host, tuple(to)
-        self._port = port or (587 if starttls else 25)
+        self._port = port or (465 if implicit_tls else 587 if starttls else 25)
         self._user, self._password = user, password
-        self._starttls = starttls and self._port != 465
+        self._implicit_tls = implicit_tls or self._port == 465
+        self._starttls = starttls and not self._implicit_tls
         self._from = sender or (user if user and "@" in user else f"ematix-flow@{socket.gethostname()}")
         self.name = f"email by {host}"
         for address in (*self._to, self._from):
@@ -48,7 +51,9 @@ class EmailAlerter(Alerter):
             )
         if password is not None:
             remember_secret(password)
-            if not self._starttls and self._port != 465 and not insecure and not is_local(host):
+            for sent in (password, f"\0{user}\0{password}"):  # a server may repeat what it is told
+                remember_secret(base64.b64encode(sent.encode()).decode())
+            if not self._starttls and not self._implicit_tls and not insecure and not is_local(host):
                 raise ConfigError(
                     f"the alerter email://{host} would send its password in the clear",
                     next_step="leave out starttls=0, or append insecure=1 where the network is trusted",
@@ -61,13 +66,13 @@ class EmailAlerter(Alerter):
                     server.login(self._user, self._password or "")
                 refused = server.send_message(self._message(event), self._from, self._to)
         except (OSError, smtplib.SMTPException) as error:
-            raise AlertNotSent(_words(error)) from error
+            raise AlertNotSent(mask(self._words(error))) from error
         if refused:
             raise AlertNotSent(f"the server refuses {', '.join(sorted(refused))}")
 
     def _connected(self) -> smtplib.SMTP:
         context = ssl.create_default_context()
-        if self._port == 465:
+        if self._implicit_tls:
             return smtplib.SMTP_SSL(self._host, self._port, timeout=_SECONDS, context=context)
         server = smtplib.SMTP(self._host, self._port, timeout=_SECONDS)
         if self._starttls:
@@ -89,14 +94,21 @@ class EmailAlerter(Alerter):
         message.set_content(event.text + "\n")
         return message
 
-
-def _words(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    if isinstance(error, smtplib.SMTPResponseException):
-        said = error.smtp_error
-        words = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
-        return f"it answers {error.smtp_code} {words}"
-    if isinstance(error, smtplib.SMTPNotSupportedError):
-        return f"{error} Where that is meant, append starttls=0"
-    return f"{type(error).__name__}: {error}"
+    def _words(self, error: Exception) -> str:
+        if isinstance(error, TimeoutError):
+            plain = (
+                "" if self._implicit_tls else ". Where it speaks TLS from the start, write email+smtps://…"
+            )
+            return f"no answer in time{plain}"
+        if isinstance(error, ssl.SSLCertVerificationError):
+            own = "an authority of your own goes into the file that SSL_CERT_FILE names"
+            return f"its certificate is not to be trusted: {error.verify_message}; {own}"
+        if isinstance(error, ssl.SSLError) and self._implicit_tls:
+            return f"it does not speak TLS from the start ({error.reason}). Where it has STARTTLS, write email://…"
+        if isinstance(error, smtplib.SMTPResponseException):
+            said = error.smtp_error
+            words = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
+            return f"it answers {error.smtp_code} {words}"
+        if isinstance(error, smtplib.SMTPNotSupportedError) and "STARTTLS" in str(error):
+            return f"{error} Where that is meant, append starttls=0"
+        return f"{type(error).__name__}: {error}"
