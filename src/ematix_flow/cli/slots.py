@@ -37,15 +37,17 @@ def slot_runner(
     lease_seconds: float,
     trigger: str,
     observability: Observability | None = None,
+    *,
+    kept: bool = False,
 ) -> Iterator[Runner]:
-    """Runs slots of these pipelines, and records each run."""
+    """Runs slots of these pipelines, and records each run. ``kept`` as for `open_slots`."""
     from ematix_flow.backends.run_logs import open_slots
     from ematix_flow.schedule.context import run_context
     from ematix_flow.schedule.run_due import Runner, new_holder
     from ematix_flow.schedule.workflows import kept_under
 
     with (
-        open_slots(slots_url(run_log), env=os.environ) as store,
+        open_slots(slots_url(run_log), env=os.environ, kept=kept) as store,
         run_context(
             run_log=run_log, engine=engine, listener=listener, trigger=trigger, observability=observability
         ) as context,
