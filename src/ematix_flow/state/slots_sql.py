@@ -156,8 +156,8 @@ class SqlSlots(SlotStore):
     def _insert(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> int:
         """How many were not there yet."""
         insert = self._insert_new(slots)
-        if self._dialect == "duckdb":  # it does not count what many statements at once change
-            return sum(connection.execute(insert.values(row)).rowcount for row in rows)
+        if self._dialect == "duckdb":  # a statement a row would take it long, and go uncounted
+            return connection.execute(insert.values(rows)).rowcount
         return connection.execute(insert, rows).rowcount
 
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
