@@ -86,7 +86,7 @@ def _looks(folder: Path, url: str) -> Iterator[tuple[str, float]]:
     from ematix_flow.backends.run_logs import open_slots
     from ematix_flow.state.slots import Slot
 
-    store, now = open_slots(url, env={}), dt.datetime.now(dt.timezone.utc)
+    store, now = open_slots(url, env={}, kept=True), dt.datetime.now(dt.timezone.utc)
     hour = now.replace(minute=0, second=0, microsecond=0)
     names = [f"orders_{number}" for number in range(PIPELINES)]
     for hours in range(HOURS):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from ematix_flow.backends.run_logs import sql_tables
+from ematix_flow.backends.run_logs import open_slots, sql_tables
 from ematix_flow.backends.stores.object_urls import open_objects
 from ematix_flow.state.slots import Claim, Slot, SlotStore
 from ematix_flow.state.slots_memory import MemorySlots
@@ -92,6 +92,21 @@ def test_a_slot_is_opened_once(store: SlotStore) -> None:
     assert store.open([SLOT]) == 0
     assert [record.slot for record in store.unended()] == [SLOT, later]
     assert store.newest(["orders", "others"])["orders"].slot == later
+
+
+def test_of_many_pipelines_those_are_told_that_are_asked_for(store: SlotStore) -> None:
+    earlier = NOON - dt.timedelta(minutes=1)
+    names = [f"p{number}" for number in range(20)]
+    assert store.open([Slot(name, earlier) for name in names]) == 20
+    assert (
+        store.open([*(Slot(name, earlier) for name in names), *(Slot(name, NOON) for name in names[:3])]) == 3
+    )
+    assert store.last_fires(["p1", "p9", "none"]) == {"p1": NOON, "p9": earlier}
+    assert {name: record.slot.at for name, record in store.newest(["p2", "p3", "none"]).items()} == {
+        "p2": NOON,
+        "p3": earlier,
+    }
+    assert store.newest([]) == {} and store.last_fires([]) == {}
 
 
 def test_a_slot_that_is_only_noted_is_never_run(store: SlotStore) -> None:
@@ -347,3 +362,29 @@ def test_what_did_not_succeed_since_a_moment_is_listed(store: SlotStore) -> None
     assert [each.slot for each in found] == [minutes[1], minutes[2], other]
     assert [each.slot for each in store.unsuccessful(["orders"], NOON)] == minutes[:3]
     assert store.unsuccessful(["unknown"], NOON) == []
+
+
+@pytest.mark.parametrize("server", ["pg_database", "mariadb_database"])
+def test_a_kept_connection_serves_many_calls_and_one_that_broke_is_made_anew(
+    server: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(server)
+    asks, ends = (
+        ("SELECT pg_backend_pid()", "SELECT pg_terminate_backend(%s)")
+        if server == "pg_database"
+        else ("SELECT CONNECTION_ID()", "KILL %s")
+    )
+    with open_slots(url, env={}, kept=True) as kept, open_slots(url, env={}) as other:
+        assert isinstance(kept, SqlSlots) and isinstance(other, SqlSlots)
+
+        def session() -> int:
+            with kept._reader.connect() as connection:
+                return int(connection.exec_driver_sql(asks).scalar_one())
+
+        first = session()
+        kept.open([SLOT])
+        assert session() == first
+        with other._reader.connect() as connection:
+            connection.exec_driver_sql(ends, (first,))
+        assert [record.slot for record in kept.unended()] == [SLOT]
+        assert session() != first

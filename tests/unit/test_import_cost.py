@@ -1,9 +1,11 @@
-"""What a user waits for at ``import ematix_flow`` and ``flow --help``: no Spark, no driver, no data frame."""
+"""What a user waits for at ``import ematix_flow``, ``flow --help`` and a look: no Spark, no driver."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,3 +34,42 @@ def test_help_loads_no_heavy_library() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "loaded:"
+
+
+# what a look at pipelines and at a run log in a file has no use for
+UNUSED = {"boto3", "botocore", "requests", "opentelemetry", "apprise", "rich.console", "sqlalchemy.orm"}
+UNUSED |= {f"sqlalchemy.dialects.{name}" for name in ("postgresql", "mysql", "oracle", "mssql")}
+UNUSED |= {f"ematix_flow.{name}" for name in ("engine", "backends.registry", "state.objects", "schedule.run")}
+
+
+@pytest.mark.parametrize(
+    ("command", "needed"),
+    [(["list"], set()), (["status"], {"sqlalchemy"}), (["runs", "list"], {"sqlalchemy"})],
+)
+def test_a_look_loads_what_it_needs_alone(command: list[str], needed: set[str], tmp_path: Path) -> None:
+    (tmp_path / "pipelines.py").write_text(
+        "from ematix_flow import BigInt, ManagedTable, ematix\n"
+        "class Orders(ManagedTable):\n"
+        "    order_id: BigInt\n"
+        "@ematix.pipeline(target=Orders, target_connection='warehouse', schedule='@hourly')\n"
+        "def orders(conn):\n"
+        "    return 'SELECT 1 AS order_id'\n"
+    )
+    given = command if command[0] == "runs" else [*command, "--module", "pipelines.py"]
+    program = (
+        "import sys\n"
+        "from ematix_flow.cli.main import main\n"
+        f"code = main({given!r})\n"
+        f"print('loaded:', *sorted({HEAVY | UNUSED!r} & set(sys.modules)))\n"
+        "sys.exit(code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "EMATIX_FLOW_RUN_LOG_URL": f"sqlite://{tmp_path}/run_log.db"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.splitlines()[-1].split()[1:]) == needed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 from ematix_flow.api.connection import connection
 from ematix_flow.api.options import TransformRef
@@ -23,22 +23,30 @@ R = TypeVar("R")
 
 def _checked(declare: Callable[P, R]) -> Callable[P, R]:
     """The same; an option that it does not have is an error with the place, and with what was meant."""
-    signature = inspect.signature(declare)
 
     @functools.wraps(declare)
     def called(*args: P.args, **options: P.kwargs) -> R:
         try:
-            signature.bind(*args, **options)
-        except TypeError as error:
-            unknown = [name for name in options if name not in signature.parameters]
-            what = f"ematix.{declare.__name__}: {error}"
-            if unknown:
-                guess = did_you_mean(unknown[0], signature.parameters)
-                what = f"ematix.{declare.__name__} has no option {unknown[0]!r}.{guess}"
-            raise DeclarationError(what, where=caller_location()) from None
-        return declare(*args, **options)
+            return declare(*args, **options)
+        except TypeError:
+            _refuse_arguments(declare, args, options)
+            raise
 
     return called
+
+
+def _refuse_arguments(declare: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> None:
+    """DeclarationError if it cannot be called so. Asked when a call failed: it takes longer than the call."""
+    signature = inspect.signature(declare)
+    try:
+        signature.bind(*args, **options)
+    except TypeError as error:
+        unknown = [name for name in options if name not in signature.parameters]
+        what = f"ematix.{declare.__name__}: {error}"
+        if unknown:
+            guess = did_you_mean(unknown[0], signature.parameters)
+            what = f"ematix.{declare.__name__} has no option {unknown[0]!r}.{guess}"
+        raise DeclarationError(what, where=caller_location()) from None
 
 
 class Ematix:

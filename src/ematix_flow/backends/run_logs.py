@@ -12,9 +12,6 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
-from ematix_flow.backends.embedded import DatabaseFile
-from ematix_flow.backends.registry import require_driver
-from ematix_flow.backends.stores.object_urls import OBJECT_SCHEMES, open_objects
 from ematix_flow.errors import ConfigError, FlowError
 from ematix_flow.spec.connections import (
     DuckDBConnection,
@@ -25,10 +22,8 @@ from ematix_flow.spec.connections import (
 )
 from ematix_flow.state import runlog
 from ematix_flow.state.runlog import NullRunLog, RunLog, run_log_location, warn_once
-from ematix_flow.state.runlog_objects import ObjectRunLog
 from ematix_flow.state.runlog_sql import SqlRunLog, open_slots_file
 from ematix_flow.state.slots import SlotStore
-from ematix_flow.state.slots_objects import ObjectSlots
 from ematix_flow.state.slots_sql import SqlSlots
 from ematix_flow.state.sql_failures import RUN_LOG
 from ematix_flow.state.sqlite_file import sqlite_engine
@@ -36,6 +31,7 @@ from ematix_flow.state.store_urls import truth, without_options
 
 SCHEMA = "ematix_flow"
 SQL_SCHEMES = ("postgres", "postgresql", "mysql", "mariadb", "duckdb")
+OBJECT_SCHEMES = ("s3", "gs", "gcs", "azure", "azureblob")
 SERVERS = (*SQL_SCHEMES, *OBJECT_SCHEMES)
 
 T = TypeVar("T")
@@ -65,15 +61,19 @@ class SqlTables:
 def open_run_log(url: str | None = None, *, env: Mapping[str, str], reading: bool = False) -> RunLog:
     """The run log at ``url``, else where the environment says, else in the state root.
 
-    A log that cannot be opened is one warning and a log that forgets; with ``reading``, an error.
+    A log that cannot be opened is one warning and a log that forgets; with ``reading``, an error. Who reads
+    asks several questions and is done: a connection to a server is kept for them.
     """
     given = url or env.get(runlog.URL_VARIABLE)
     if given is None or not is_server(given):
         return runlog.open_run_log(url, env=env, reading=reading)
     try:
         if _is_objects(given):
+            from ematix_flow.backends.stores.object_urls import open_objects
+            from ematix_flow.state.runlog_objects import ObjectRunLog
+
             return ObjectRunLog(open_objects(given))
-        return sql_tables(given).used(SqlRunLog)
+        return sql_tables(given, kept=reading).used(SqlRunLog)
     except FlowError as error:
         if reading:
             raise
@@ -81,14 +81,20 @@ def open_run_log(url: str | None = None, *, env: Mapping[str, str], reading: boo
         return NullRunLog(mask_url(given), error)
 
 
-def open_slots(url: str | None = None, *, env: Mapping[str, str]) -> SlotStore:
-    """The slots in the same place. An error when they cannot be had: nothing is scheduled without them."""
+def open_slots(url: str | None = None, *, env: Mapping[str, str], kept: bool = False) -> SlotStore:
+    """The slots in the same place. An error when they cannot be had: nothing is scheduled without them.
+
+    With ``kept`` a connection to a server stays open between two calls: for who makes many.
+    """
     given = url or env.get(runlog.URL_VARIABLE)
     if given is None or not is_server(given):
         return open_slots_file(run_log_location(url, env))
     if _is_objects(given):
+        from ematix_flow.backends.stores.object_urls import open_objects
+        from ematix_flow.state.slots_objects import ObjectSlots
+
         return ObjectSlots(open_objects(given))
-    return sql_tables(given).used(SqlSlots)
+    return sql_tables(given, kept=kept).used(SqlSlots)
 
 
 def is_server(url: str) -> bool:
@@ -96,7 +102,7 @@ def is_server(url: str) -> bool:
     return _scheme(url) in SERVERS
 
 
-def sql_tables(url: str) -> SqlTables:
+def sql_tables(url: str, *, kept: bool = False) -> SqlTables:
     """The tables behind a URL. Its own options are ``create_tables`` and, where there are any, ``schema``."""
     scheme = _scheme(url)
     if scheme == "sqlite":
@@ -105,12 +111,14 @@ def sql_tables(url: str) -> SqlTables:
         return SqlTables(str(place), sqlite_engine(place.path), create_tables=place.create_tables)
     plain, own = without_options(url, ("create_tables", "schema"))
     connection, location = connection_from_mapping(RUN_LOG, {"url": plain}), mask_url(url)
+    from ematix_flow.backends.registry import require_driver
+
     require_driver(connection, f"the run log {location}")
     create, schema = truth("create_tables", own.get("create_tables")), own.get("schema") or SCHEMA
     if isinstance(connection, PostgresConnection):
         from ematix_flow.backends.postgres.sql_engine import sql_engine
 
-        return SqlTables(location, sql_engine(connection), schema, create_tables=create)
+        return SqlTables(location, sql_engine(connection, kept=kept), schema, create_tables=create)
     if isinstance(connection, MySQLConnection):
         from ematix_flow.backends.mysql.sql_engine import sql_engine as mysql_engine
 
@@ -119,8 +127,9 @@ def sql_tables(url: str) -> SqlTables:
                 "a run log in MySQL has no schema: there a schema is a database",
                 next_step="name the database in the URL, as in mysql://user@host/database",
             )
-        return SqlTables(location, mysql_engine(connection), create_tables=create)
+        return SqlTables(location, mysql_engine(connection, kept=kept), create_tables=create)
     from ematix_flow.backends.duckdb.sql_engine import sql_engine as duckdb_engine
+    from ematix_flow.backends.embedded import DatabaseFile
 
     assert isinstance(connection, DuckDBConnection)
     file = DatabaseFile.of("DuckDB", connection.name, connection.path)

@@ -95,17 +95,18 @@ def _row_lines(
         for text, width in zip(row, widths, strict=True)
     ]
     lines = []
-    for number in range(max(len(parts) for parts in wrapped)):
+    for number in range(max(map(len, wrapped))):
         out = []
         for column, parts, width, whole in zip(columns, wrapped, widths, row, strict=True):
             padded = _pad(parts[number] if number < len(parts) else "", width, column.right)
-            out.append(styled(padded, column.style(whole) if column.style else None, stream))
+            out.append(styled(padded, column.style(whole), stream) if column.style else padded)
         lines.append(_GAP.join(out).rstrip())
     return lines
 
 
 def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]], room: int | None) -> list[int]:
-    widths = [max(map(_length, [c.name, *(row[i] for row in cells)])) for i, c in enumerate(columns)]
+    texts = zip(*([c.name for c in columns], *cells), strict=True)
+    widths = [max(map(_length, column)) for column in texts]
     if room is None:
         return widths
     excess = sum(widths) + len(_GAP) * (len(widths) - 1) - room
@@ -119,6 +120,8 @@ def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]], room: int
 
 
 def _pad(text: str, width: int, right: bool) -> str:
+    if text.isascii():
+        return text.rjust(width) if right else text.ljust(width)
     space = " " * (width - _length(text))
     return space + text if right else text + space
 

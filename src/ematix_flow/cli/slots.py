@@ -40,14 +40,16 @@ def slot_runner(
     lease_seconds: float,
     trigger: str,
     observability: Observability | None = None,
+    *,
+    kept: bool = False,
 ) -> Iterator[Runner]:
-    """Runs slots of these pipelines, and records each run."""
+    """Runs slots of these pipelines, and records each run. ``kept`` as for `open_slots`."""
     from ematix_flow.schedule.context import run_context
     from ematix_flow.schedule.run_due import Runner
     from ematix_flow.schedule.workflows import kept_under
 
     with (
-        _needed_slots(run_log) as store,
+        _needed_slots(run_log, kept=kept) as store,
         run_context(
             run_log=run_log, engine=engine, listener=listener, trigger=trigger, observability=observability
         ) as context,
@@ -92,13 +94,13 @@ def slot_foreseer(registry: Registry, run_log: str | None) -> Iterator[Runner]:
         yield Runner(registry, store, log, refused)
 
 
-def _needed_slots(run_log: str | None) -> SlotStore:
+def _needed_slots(run_log: str | None, *, kept: bool = False) -> SlotStore:
     """Without them nobody knows what has run: unlike the run log, they must be there."""
     from ematix_flow.backends.run_logs import open_slots
     from ematix_flow.errors import FlowError
 
     try:
-        return open_slots(slots_url(run_log), env=os.environ)
+        return open_slots(slots_url(run_log), env=os.environ, kept=kept)
     except FlowError as error:
         error.state = "; ".join(filter(None, ("nothing was run", error.state)))
         raise

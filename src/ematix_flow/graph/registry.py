@@ -228,9 +228,9 @@ class Registry:
 
     def order(self, names: list[str] | None = None) -> list[str]:
         """The named pipelines (all by default) with every upstream before its downstream."""
-        wanted = list(self.pipelines) if names is None else names
+        wanted = set(self.pipelines if names is None else names)
         edges = {n: d.spec.depends_on for n, d in self.pipelines.items()}
-        return [name for name in topological(edges) if name in set(wanted)]
+        return [name for name in topological(edges) if name in wanted]
 
     def _unknown(
         self, kind: str, name: str, where: SourceLocation | None, who: str, also: Iterable[str] = ()

@@ -82,6 +82,11 @@ class Runner:
         watched = [spec for spec in specs if self.only is None or self.only & set(spec.jobs)]
         return Workflows(watched, lambda names: last_ends(self.run_log, names, self.registry))
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """Of each pipeline, upstreams first."""
+        return {name: number for number, name in enumerate(self.registry.order())}
+
     def agenda(self, interval: dt.timedelta) -> Agenda:
         """What fires by itself, and of what a workflow here runs all, so that no fire of a job is lost."""
         wanted = None if self.only is None else self.only | self.workflows.jobs()
@@ -90,9 +95,8 @@ class Runner:
 
     def look(self, agenda: Agenda) -> list[SlotRecord]:
         """What may be claimed now, upstreams first among those of one moment."""
-        place = {name: number for number, name in enumerate(self.registry.order())}
         found = look(self.store, agenda, self.workflows, self.names, self._missed)
-        return sorted(found, key=lambda each: (each.slot.at, place[each.slot.pipeline]))
+        return sorted(found, key=lambda each: (each.slot.at, self._places[each.slot.pipeline]))
 
     def _missed(self, slot: Slot) -> None:
         _log.info("%s of %s: %s", slot.pipeline, shown(slot.at), MISSED)

@@ -6,6 +6,7 @@ Statements only: who runs them, and where, is `runlog_sql`'s subject.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,10 +27,12 @@ def portions(names: Sequence[str]) -> Iterator[Sequence[str]]:
         yield wanted[first : first + _AT_ONCE]
 
 
-def newest_of(names: Sequence[str], each: int) -> sa.Select[Any]:
-    """The newest runs of each, down to the newest success: searches of an index, whatever the log holds.
+@functools.lru_cache(maxsize=8)
+def newest_of(names: int, each: int) -> sa.Select[Any]:
+    """The newest runs of so many pipelines, which `given` names, each down to its newest success.
 
-    Of runs that began at one moment there may be more than ``each``.
+    Searches of an index, whatever the log holds. Of runs that began at one moment there may be more than
+    ``each``. To write the statement takes longer than to run it, so that it is written once.
     """
     asked = _names(names)
     inner, good = runs.alias("inner_run"), runs.alias("good")
@@ -93,9 +96,14 @@ def forgettable(
     )
 
 
-def _names(names: Sequence[str]) -> sa.Subquery:
+def given(names: Sequence[str]) -> dict[str, str]:
+    """The parameters of a statement about so many names."""
+    return {f"name_{n}": name for n, name in enumerate(names)}
+
+
+def _names(count: int) -> sa.Subquery:
     """The names as a table; every database knows a union, and not the same list of values."""
     kind = ExactText(512)
-    rows = " UNION ALL ".join(f"SELECT :name_{n} AS pipeline" for n in range(len(names)))
-    given = (sa.bindparam(f"name_{n}", name, kind) for n, name in enumerate(names))
-    return sa.text(rows).bindparams(*given).columns(sa.column("pipeline", kind)).subquery("asked")
+    rows = " UNION ALL ".join(f"SELECT :name_{n} AS pipeline" for n in range(count))
+    parameters = (sa.bindparam(f"name_{n}", type_=kind) for n in range(count))
+    return sa.text(rows).bindparams(*parameters).columns(sa.column("pipeline", kind)).subquery("asked")

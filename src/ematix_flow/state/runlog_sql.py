@@ -38,6 +38,7 @@ from ematix_flow.state.runlog_queries import (
     NEWEST_FIRST,
     boundary_of,
     forgettable,
+    given,
     needed_of,
     newest_of,
     pipeline_after,
@@ -181,7 +182,7 @@ class SqlRunLog(RunLog):
         found: dict[str, tuple[RunRecord, ...]] = {}
         with self._asking() as connection:
             for names in portions(pipelines):
-                records = _read(connection, newest_of(names, each))
+                records = _read(connection, newest_of(len(names), each), given(names))
                 for name, its in itertools.groupby(records, lambda record: record.pipeline):
                     found[name] = until_success(its, each)
         return found
@@ -322,7 +323,9 @@ def _memory_engine() -> sa.Engine:
     return engine
 
 
-def _read(connection: sa.Connection, query: sa.Select[Any]) -> tuple[RunRecord, ...]:
-    found = connection.execute(query)
+def _read(
+    connection: sa.Connection, query: sa.Select[Any], parameters: Mapping[str, Any] | None = None
+) -> tuple[RunRecord, ...]:
+    found = connection.execute(query, parameters)
     names = tuple(found.keys())
     return tuple(RunRecord.stored(dict(zip(names, row, strict=True))) for row in found)

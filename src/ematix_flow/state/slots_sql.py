@@ -47,10 +47,11 @@ class SqlSlots(SlotStore):
         reader: sa.Engine | None = None,
         create_tables: bool = True,
     ) -> None:
-        self.location, self._given = location, clock
+        self.location = location
         self._engine = engine.execution_options(schema_translate_map={None: schema}, writes=True)
         self._reader = (reader or engine).execution_options(schema_translate_map={None: schema})
         self._dialect = "mysql" if engine.dialect.name == "mariadb" else engine.dialect.name
+        self._own_clock = clock or (None if self._dialect in _CLOCKS else utc_now)
         with self._asking() as connection:
             current = is_current(stored_version(connection, schema), location)
         if not current and not create_tables:
@@ -66,6 +67,8 @@ class SqlSlots(SlotStore):
     # ------------------------------------------------------------------ questions
 
     def now(self) -> dt.datetime:
+        if self._own_clock:
+            return self._own_clock()
         with self._asking() as connection:
             return self._now(connection)
 
@@ -84,14 +87,24 @@ class SqlSlots(SlotStore):
         return [record for record in found if wanted is None or record.slot.pipeline in wanted]
 
     def newest(self, pipelines: Sequence[str]) -> dict[str, SlotRecord]:
+        if not pipelines:
+            return {}
         last = self._last_of_each()
         query = sa.select(slots).join(
             last, sa.and_(slots.c.pipeline == last.c.pipeline, slots.c.fires_at == last.c.fires_at)
         )
         wanted = set(pipelines)
+        if len(wanted) <= _AT_ONCE:
+            query = query.where(slots.c.pipeline.in_(wanted))
         with self._asking() as connection:
             found = [_record(row) for row in connection.execute(query)]
         return {record.slot.pipeline: record for record in found if record.slot.pipeline in wanted}
+
+    def last_fires(self, pipelines: Sequence[str]) -> dict[str, dt.datetime]:
+        wanted = set(pipelines)
+        with self._asking() as connection:
+            found = connection.execute(sa.select(self._last_of_each()))
+            return {name: at for name, at in found if name in wanted}
 
     def _last_of_each(self) -> sa.Subquery:
         """The last fire of each pipeline, in a time that does not grow with how many there were."""
@@ -159,8 +172,8 @@ class SqlSlots(SlotStore):
     def _insert(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> int:
         """How many were not there yet."""
         insert = self._insert_new(slots)
-        if self._dialect == "duckdb":  # it does not count what many statements at once change
-            return sum(connection.execute(insert.values(row)).rowcount for row in rows)
+        if self._dialect == "duckdb":  # a statement a row would take it long, and go uncounted
+            return connection.execute(insert.values(rows)).rowcount
         return connection.execute(insert, rows).rowcount
 
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
@@ -293,8 +306,8 @@ class SqlSlots(SlotStore):
     # ------------------------------------------------------------------ the database
 
     def _now(self, connection: sa.Connection) -> dt.datetime:
-        if self._given is not None or self._dialect not in _CLOCKS:
-            return (self._given or utc_now)()
+        if self._own_clock:
+            return self._own_clock()
         found: dt.datetime = connection.execute(sa.text(_CLOCKS[self._dialect])).scalar_one()
         return found.astimezone(dt.timezone.utc) if found.tzinfo else found.replace(tzinfo=dt.timezone.utc)
 
@@ -337,15 +350,17 @@ def _let_go(reason: str | None) -> dict[str, Any]:
 
 
 def _record(row: Any) -> SlotRecord:
+    """A row of the table, its columns in their order."""
+    pipeline, at, status, fence, failures, deaths, begun, not_before, holder, expires_at, reason = row
     return SlotRecord(
-        slot=Slot(row.pipeline, row.fires_at),
-        status=row.status,
-        fence=int(row.fence),
-        failures=int(row.failures),
-        deaths=int(row.deaths),
-        not_before=row.not_before,
-        holder=row.holder,
-        expires_at=row.expires_at,
-        reason=row.reason,
-        begun=bool(row.begun),
+        slot=Slot(pipeline, at),
+        status=status,
+        fence=int(fence),
+        failures=int(failures),
+        deaths=int(deaths),
+        not_before=not_before,
+        holder=holder,
+        expires_at=expires_at,
+        reason=reason,
+        begun=bool(begun),
     )

@@ -33,7 +33,7 @@ class UtcMoment(sa.types.TypeDecorator[dt.datetime]):
         if value is None:
             return None
         # the driver gave a naive moment where the database knows no zones; what we stored there was UTC
-        return aware_utc("a moment", value if value.tzinfo else value.replace(tzinfo=dt.timezone.utc))
+        return value.astimezone(dt.timezone.utc) if value.tzinfo else value.replace(tzinfo=dt.timezone.utc)
 
 
 class ExactText(sa.types.TypeDecorator[str]):

@@ -239,7 +239,7 @@ def test_a_page_of_a_long_log_is_read_from_an_index(tmp_path: Path) -> None:
 
 def test_the_newest_of_many_pipelines_are_read_from_indices(tmp_path: Path) -> None:
     log = open_run_log(str(tmp_path / "log.db"), env={})
-    query = newest_of(["a", "b"], 20).compile(dialect=log._engine.dialect)  # type: ignore[attr-defined]
+    query = newest_of(2, 20).compile(dialect=log._engine.dialect)  # type: ignore[attr-defined]
     given = [query.params[name] for name in query.positiontup or ()]
     with direct(tmp_path / "log.db") as file:
         shown = [value.isoformat(" ") if hasattr(value, "isoformat") else value for value in given]

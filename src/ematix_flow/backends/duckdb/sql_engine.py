@@ -121,6 +121,7 @@ class DuckDBDialect(DefaultDialect):
     type_compiler_cls = _Types
     supports_statement_cache = True
     supports_native_boolean = True
+    supports_multivalues_insert = True
 
     @classmethod
     def import_dbapi(cls) -> Any:

@@ -12,8 +12,11 @@ from ematix_flow.backends.mysql.connection import connect
 from ematix_flow.spec.connections import MySQLConnection
 
 
-def sql_engine(connection: MySQLConnection) -> sa.Engine:
-    """Without a pool: such calls are rare, and a connection that is kept would be broken when one comes."""
+def sql_engine(connection: MySQLConnection, *, kept: bool = False) -> sa.Engine:
+    """Without a pool: such calls are rare, and a connection that is kept would be broken when one comes.
+
+    With ``kept`` one stays open for who calls often; it is tried before each use, and made anew if broken.
+    """
     address = address_of(connection)
 
     def opened() -> pymysql.Connection[Any]:
@@ -22,5 +25,9 @@ def sql_engine(connection: MySQLConnection) -> sa.Engine:
         return session
 
     return sa.create_engine(
-        "mysql+pymysql://", creator=opened, poolclass=sa.pool.NullPool, hide_parameters=True
+        "mysql+pymysql://",
+        creator=opened,
+        poolclass=sa.pool.QueuePool if kept else sa.pool.NullPool,
+        pool_pre_ping=kept,
+        hide_parameters=True,
     )

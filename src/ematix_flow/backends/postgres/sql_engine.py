@@ -12,8 +12,11 @@ from ematix_flow.backends.postgres.control import connect
 from ematix_flow.spec.connections import PostgresConnection
 
 
-def sql_engine(connection: PostgresConnection) -> sa.Engine:
-    """Without a pool: such calls are rare, and a connection that is kept would be broken when one comes."""
+def sql_engine(connection: PostgresConnection, *, kept: bool = False) -> sa.Engine:
+    """Without a pool: such calls are rare, and a connection that is kept would be broken when one comes.
+
+    With ``kept`` one stays open for who calls often; it is tried before each use, and made anew if broken.
+    """
     address = address_of(connection)
 
     def opened() -> psycopg.Connection[Any]:
@@ -24,7 +27,8 @@ def sql_engine(connection: PostgresConnection) -> sa.Engine:
     return sa.create_engine(
         "postgresql+psycopg://",
         creator=opened,
-        poolclass=sa.pool.NullPool,
+        poolclass=sa.pool.QueuePool if kept else sa.pool.NullPool,
+        pool_pre_ping=kept,
         use_native_hstore=False,
         hide_parameters=True,
     )

@@ -11,8 +11,6 @@ from ematix_flow.spec.redaction import remember_secret
 from ematix_flow.state.objects import ObjectStore
 from ematix_flow.state.store_urls import truth, without_options
 
-OBJECT_SCHEMES = ("s3", "gs", "gcs", "azure", "azureblob")
-
 _S3_OPTIONS = (
     *("region", "endpoint", "profile", "path_style", "verify_tls", "ca_cert_path", "anonymous"),
     *("access_key_id", "secret_access_key", "session_token"),

@@ -119,7 +119,9 @@ def scheduler(
     with (
         all_said("ematix_flow.schedule"),
         stop_requests(say, "stopping: runs at work may end; once more to stop at once") as asked,
-        slot_runner(registry, run_log, engine, None, lease_seconds, "schedule", watching) as runner,
+        slot_runner(
+            registry, run_log, engine, None, lease_seconds, "schedule", watching, kept=True
+        ) as runner,
     ):
         holder = f"{worker_id}/{runner.holder}" if worker_id else runner.holder
         daemon = Scheduler(
