@@ -51,8 +51,7 @@ def foresee(runner: Runner, interval: dt.timedelta) -> list[Foreseen]:
     ]
     found += rehearsal.waiting({record.slot for record in due})
     found += [rehearsal.decided(record) for record in due]
-    place = {name: number for number, name in enumerate(runner.registry.order())}
-    return sorted(found, key=lambda each: (each.slot.at, place[each.slot.pipeline]))
+    return sorted(found, key=lambda each: (each.slot.at, runner.places[each.slot.pipeline]))
 
 
 class _Rehearsal:

@@ -19,7 +19,6 @@ from ematix_flow.errors import FlowError, Interrupted
 from ematix_flow.observe.capture import RunOutput
 from ematix_flow.observe.listener import Listener, Progress
 from ematix_flow.observe.observer import Ending, Observers, StageTeller
-from ematix_flow.plan.world import StartSpark
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.state.records import RunRecord, RunStatus, new_run_id, utc_now
 from ematix_flow.state.runlog import RunLog, error_values, project_run_log, warn_once
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ematix_flow.plan.definition import Plan
+    from ematix_flow.plan.world import StartSpark
 
 NO_ENGINE = "none"  # the databases did it alone
 _SAVED_SECONDS = 2.0  # what a run says is kept no more often while it runs

@@ -83,7 +83,7 @@ class Runner:
         return Workflows(watched, lambda names: last_ends(self.run_log, names, self.registry))
 
     @cached_property
-    def _places(self) -> dict[str, int]:
+    def places(self) -> dict[str, int]:
         """Of each pipeline, upstreams first."""
         return {name: number for number, name in enumerate(self.registry.order())}
 
@@ -96,7 +96,7 @@ class Runner:
     def look(self, agenda: Agenda) -> list[SlotRecord]:
         """What may be claimed now, upstreams first among those of one moment."""
         found = look(self.store, agenda, self.workflows, self.names, self._missed)
-        return sorted(found, key=lambda each: (each.slot.at, self._places[each.slot.pipeline]))
+        return sorted(found, key=lambda each: (each.slot.at, self.places[each.slot.pipeline]))
 
     def _missed(self, slot: Slot) -> None:
         _log.info("%s of %s: %s", slot.pipeline, shown(slot.at), MISSED)

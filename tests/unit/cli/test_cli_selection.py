@@ -240,7 +240,7 @@ def test_a_dry_run_tells_who_has_a_slot_and_what_waits_for_it(flow):
     with open_slots(slots_url(None), env=os.environ) as store:
         store.open([Slot("orders", at) for at in minutes()])
         first = store.unended(["orders"])[0]
-        store.claim(first, "host/1", 300)
+        store.claim(first, "host/1/abc", 300)
     told = foretold(flow)
     assert told["orders"][0] == "wait" and "is held by host/1 until" in told["orders"][1]
     assert told["daily"][0] == "wait" and told["daily"][1].endswith("has not ended yet")

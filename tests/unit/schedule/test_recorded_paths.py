@@ -136,7 +136,7 @@ def is_a_command() -> None:
     [
         (succeeds, "succeeded"),
         (fails, "failed"),
-        (finds_a_lock, "skipped"),
+        (finds_a_lock, "locked"),
         (is_killed, "running"),
         (is_held_back, "skipped"),
         (is_held_back_in_its_slot, "skipped"),
