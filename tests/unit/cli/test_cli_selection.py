@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -117,6 +118,8 @@ def test_plan_shows_the_order_of_a_run(flow):
 
 
 def test_a_workflow_is_run_by_schedule_and_by_trigger_and_shown(flow):
+    if (late := dt.datetime.now(dt.timezone.utc).second) > 40:
+        time.sleep(60 - late)  # the next minute would fire in between
     assert {run["pipeline"] for run in flow("run-due", "-o", "json").json} == {"orders", "daily", "apart"}
     shown = {each.get("workflow"): each for each in flow("status", "-o", "json").json}
     assert shown["minutely"]["outcome"] == shown["after"]["outcome"] == "succeeded"
