@@ -48,14 +48,18 @@ class SqlTables:
     create_tables: bool = True
 
     def used(self, kind: Callable[..., T]) -> T:
-        """A run log or slots in them."""
-        return kind(
-            self.engine,
-            self.location,
-            schema=self.schema,
-            reader=self.reader,
-            create_tables=self.create_tables,
-        )
+        """A run log or slots in them; no connection stays behind when they cannot be used."""
+        try:
+            return kind(
+                self.engine,
+                self.location,
+                schema=self.schema,
+                reader=self.reader,
+                create_tables=self.create_tables,
+            )
+        except BaseException:
+            self.engine.dispose()
+            raise
 
 
 def open_run_log(url: str | None = None, *, env: Mapping[str, str], reading: bool = False) -> RunLog:
