@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ematix_flow.spec.workflows import WorkflowSpec
 
 LONGEST_NAME = 160  # with what is added to a workflow's, as much as a column of the slots holds
+_RESERVED = ("workflow:", "freshness:", "tag:", "source:", "target:")
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,28 @@ class DeclaredTransform:
     function: Callable[..., Any]
 
 
-def _refuse_long(kind: str, name: str, where: SourceLocation | None) -> None:
+def _check_name(kind: str, name: str, where: SourceLocation | None) -> None:
+    """What a run log, a selector and a terminal can hold."""
+    advice = "give it another one with  name="
     if len(name) > LONGEST_NAME:
         raise DeclarationError(
             f"the name of the {kind} {name[:40]!r}… has {len(name)} characters, "
             f"and {LONGEST_NAME} are allowed",
             where=where,
             next_step="give it a shorter one with  name=",
+        )
+    if not name.isprintable():
+        raise DeclarationError(
+            f"the name of the {kind} {name!r} has a character that cannot be printed",
+            where=where,
+            next_step=advice,
+        )
+    if name.startswith(_RESERVED):
+        raise DeclarationError(
+            f"the name of the {kind} {name!r} begins with {name.partition(':')[0]}:, "
+            "which means something else to selectors and to the run log",
+            where=where,
+            next_step=advice,
         )
 
 
@@ -92,7 +108,7 @@ class Registry:
 
     def add_pipeline(self, declared: DeclaredPipeline) -> None:
         spec = declared.spec
-        _refuse_long("pipeline", spec.name, spec.where)
+        _check_name("pipeline", spec.name, spec.where)
         before = self.pipelines.get(spec.name)
         self._refuse_duplicate("pipeline", spec.name, before.spec.where if before else None, spec.where)
         cycle = self._cycle_through(spec)
@@ -120,7 +136,7 @@ class Registry:
 
     def add_stream(self, declared: DeclaredStream) -> None:
         spec = declared.spec
-        _refuse_long("streaming pipeline", spec.name, spec.where)
+        _check_name("streaming pipeline", spec.name, spec.where)
         before = self.streams.get(spec.name)
         self._refuse_duplicate(
             "streaming pipeline", spec.name, before.spec.where if before else None, spec.where
@@ -136,7 +152,7 @@ class Registry:
         return self.streams[name]
 
     def add_workflow(self, spec: WorkflowSpec) -> None:
-        _refuse_long("workflow", spec.name, spec.where)
+        _check_name("workflow", spec.name, spec.where)
         before = self.workflows.get(spec.name)
         self._refuse_duplicate("workflow", spec.name, before.where if before else None, spec.where)
         self.workflows[spec.name] = spec

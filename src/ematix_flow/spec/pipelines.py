@@ -40,6 +40,7 @@ def refuse_incremental_refresh(mode: str, where: SourceLocation | None) -> None:
         raise DeclarationError("mode='truncate' loads everything anew: it cannot be incremental", where=where)
 
 
+_LONGEST = 30 * 86_400.0  # seconds that a retry waits
 Catchup = Literal["none", "last", "all"]  # which fires that nobody saw are run after all
 
 
@@ -95,6 +96,12 @@ class RetryPolicy:
             raise DeclarationError(
                 "retry= times must not be negative, and backoff_factor at least 1", where=where
             )
+        if policy.base_seconds > _LONGEST or (policy.max_seconds or 0) > _LONGEST:
+            raise DeclarationError(
+                f"retry= waits longer than 30 days: {max(policy.base_seconds, policy.max_seconds or 0):g} s",
+                where=where,
+                next_step="the times of retry= are seconds",
+            )
         return policy
 
     def delay(self, failed_attempts: int) -> float:
@@ -104,8 +111,11 @@ class RetryPolicy:
         elif self.backoff == "linear":
             seconds = self.base_seconds * failed_attempts
         else:
-            seconds = self.base_seconds * self.factor ** (failed_attempts - 1)
-        return seconds if self.max_seconds is None else min(seconds, self.max_seconds)
+            try:
+                seconds = self.base_seconds * self.factor ** (failed_attempts - 1)
+            except OverflowError:
+                seconds = _LONGEST
+        return min(seconds, _LONGEST if self.max_seconds is None else self.max_seconds)
 
 
 @dataclass(frozen=True)

@@ -103,12 +103,18 @@ def test_both_spellings_of_retry_say_how_long_to_wait() -> None:
     assert RetryPolicy().max_attempts == 1
 
 
+def test_a_retry_waits_thirty_days_at_most_however_it_grows() -> None:
+    grown = RetryPolicy.from_mapping({"max_attempts": 9_999, "backoff_seconds": 60, "backoff_factor": 10.0})
+    assert grown.delay(3) == 6_000 and grown.delay(9_000) == 30 * 86_400
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"target": None}, "exactly one"),
         ({"targets": [Target(connection="a", table=CustomerDim)]}, "exactly one"),
         ({"mode": "upsert"}, "mode='upsert' is unknown"),
+        ({"retry": {"max_attempts": 3, "backoff_seconds": 1e300}}, "waits longer than 30 days: 1e.300 s"),
         ({"on_drift": "evolv"}, "Did you mean 'evolve'"),
         ({"force_path": "cross"}, "Did you mean 'cross_db'"),
         ({"guarantee": "exactly-once"}, "Did you mean 'exactly_once'"),

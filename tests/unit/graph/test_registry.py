@@ -43,6 +43,21 @@ def test_a_name_that_no_store_of_slots_could_hold_is_refused(kind: str) -> None:
         declare_it("n" * 161)
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("a\nb", "cannot be printed"),
+        ("a\x1b[31m", "cannot be printed"),
+        ("workflow:w", "begins with workflow:"),
+        ("freshness:orders", "begins with freshness:"),
+        ("tag:core", "begins with tag:"),
+    ],
+)
+def test_a_name_that_means_something_else_to_a_log_or_a_terminal_is_refused(name: str, told: str) -> None:
+    with pytest.raises(DeclarationError, match=told):
+        declare(name)
+
+
 def test_a_pipeline_is_found_by_its_name() -> None:
     declare("a")
     assert current_registry().pipeline("a").spec.name == "a"
