@@ -32,6 +32,7 @@ from ematix_flow.state.store_urls import truth, without_options
 SCHEMA = "ematix_flow"
 SQL_SCHEMES = ("postgres", "postgresql", "mysql", "mariadb", "duckdb")
 OBJECT_SCHEMES = ("s3", "gs", "gcs", "azure", "azureblob")
+WAITED_SECONDS = 15.0  # for a lock or an answer of a server: what only records must not stop what loads
 SERVERS = (*SQL_SCHEMES, *OBJECT_SCHEMES)
 
 T = TypeVar("T")
@@ -45,6 +46,7 @@ class SqlTables:
     engine: sa.Engine
     schema: str | None = None
     reader: sa.Engine | None = None  # for questions, where that is another
+    maker: sa.Engine | None = None  # for making and upgrading them, which may take longer than the rest
     create_tables: bool = True
 
     def used(self, kind: Callable[..., T]) -> T:
@@ -55,6 +57,7 @@ class SqlTables:
                 self.location,
                 schema=self.schema,
                 reader=self.reader,
+                maker=self.maker,
                 create_tables=self.create_tables,
             )
         except BaseException:
@@ -122,7 +125,8 @@ def sql_tables(url: str, *, kept: bool = False) -> SqlTables:
     if isinstance(connection, PostgresConnection):
         from ematix_flow.backends.postgres.sql_engine import sql_engine
 
-        return SqlTables(location, sql_engine(connection, kept=kept), schema, create_tables=create)
+        engine = sql_engine(connection, kept=kept, seconds=WAITED_SECONDS)
+        return SqlTables(location, engine, schema, maker=sql_engine(connection), create_tables=create)
     if isinstance(connection, MySQLConnection):
         from ematix_flow.backends.mysql.sql_engine import sql_engine as mysql_engine
 
@@ -131,7 +135,8 @@ def sql_tables(url: str, *, kept: bool = False) -> SqlTables:
                 "a run log in MySQL has no schema: there a schema is a database",
                 next_step="name the database in the URL, as in mysql://user@host/database",
             )
-        return SqlTables(location, mysql_engine(connection, kept=kept), create_tables=create)
+        engine = mysql_engine(connection, kept=kept, seconds=WAITED_SECONDS)
+        return SqlTables(location, engine, maker=mysql_engine(connection), create_tables=create)
     from ematix_flow.backends.duckdb.sql_engine import sql_engine as duckdb_engine
     from ematix_flow.backends.embedded import DatabaseFile
 
@@ -140,7 +145,7 @@ def sql_tables(url: str, *, kept: bool = False) -> SqlTables:
     file.require_shared("run log")
     file.require_folder()
     reader = duckdb_engine(file, write=False)
-    return SqlTables(location, duckdb_engine(file, write=True), schema, reader, create)
+    return SqlTables(location, duckdb_engine(file, write=True), schema, reader, create_tables=create)
 
 
 def _is_objects(url: str) -> bool:

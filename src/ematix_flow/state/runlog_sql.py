@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -44,22 +45,18 @@ from ematix_flow.state.runlog_queries import (
     pipeline_after,
     portions,
 )
-from ematix_flow.state.runlog_tables import (
-    is_current,
-    migrate,
-    outputs,
-    runs,
-    stored_version,
-    tables_missing,
-)
+from ematix_flow.state.runlog_tables import outputs, prepare, runs
 from ematix_flow.state.slots import SlotStore
 from ematix_flow.state.slots_memory import MemorySlots
 from ematix_flow.state.slots_sql import SqlSlots
-from ematix_flow.state.sql_failures import connected, own_words, run_log_unavailable
+from ematix_flow.state.sql_failures import connected, is_late, own_words, run_log_unavailable
 from ematix_flow.state.sqlite_file import BUSY_SECONDS, begin, sqlite_engine, take_over_transactions
 
 MOST_RUNNING = 100
 _PURGED_AT_ONCE = 500
+_AWAY_SECONDS = (
+    60.0  # one that hung is not asked again so soon for what matters less than a run's start and end
+)
 _LAST_CHARACTER = "\U0010ffff"
 
 _FIELDS = tuple(field.name for field in fields(RunRecord))
@@ -79,24 +76,22 @@ class SqlRunLog(RunLog):
         *,
         schema: str | None = None,
         reader: sa.Engine | None = None,
+        maker: sa.Engine | None = None,
         create_tables: bool = True,
     ) -> None:
         """``schema`` is where the tables are; ``reader`` the engine for questions, where that is another.
 
-        Without ``create_tables`` they must be there, as another user made them.
+        ``maker`` makes and upgrades them, where that is another. Without ``create_tables`` they must be
+        there, as another user made them.
         """
         self.location = location
         named = {None: schema}
         self._engine = engine.execution_options(schema_translate_map=named, writes=True)
         self._reader = (reader or engine).execution_options(schema_translate_map=named)
+        self._away_until = 0.0
+        making = (maker or engine).execution_options(schema_translate_map=named, writes=True)
         try:
-            with connected(self._reader) as connection:
-                current = is_current(stored_version(connection, schema), location)
-            if not current and not create_tables:
-                raise tables_missing(location)
-            if not current:
-                with self._transaction() as connection:
-                    migrate(connection, location, schema=schema)
+            prepare(making, self._reader, location, schema=schema, create_tables=create_tables)
         except SQLAlchemyError as error:
             raise run_log_unavailable(location, error) from error
 
@@ -117,6 +112,8 @@ class SqlRunLog(RunLog):
         self._note("engine", run_id, {"engine": shown_text(engine)})
 
     def _note(self, what: str, run_id: str, values: Mapping[str, Any]) -> None:
+        if not self._may_write():
+            return
         change = sa.update(runs).where(runs.c.run_id == run_id).values(**values)
         try:
             with self._transaction() as connection:
@@ -188,6 +185,8 @@ class SqlRunLog(RunLog):
         return found
 
     def save_output(self, run_id: str, text: str) -> None:
+        if not self._may_write():
+            return
         kept = shown_output(text)
         try:
             with self._transaction() as connection:
@@ -279,7 +278,13 @@ class SqlRunLog(RunLog):
         with connected(self._engine) as connection, connection.begin():
             yield connection
 
+    def _may_write(self) -> bool:
+        """A database that hangs holds a run up once, not at every step."""
+        return time.monotonic() >= self._away_until
+
     def _warn(self, lost: str, error: SQLAlchemyError) -> None:
+        if is_late(error):
+            self._away_until = time.monotonic() + _AWAY_SECONDS
         message = f"the run log {self.location} did not take {lost}: {own_words(error)}. The run goes on"
         warn_once(self.location, message)
 

@@ -15,6 +15,7 @@ from ematix_flow.errors import ConfigError
 from ematix_flow.state.records import LONGEST_OUTPUT, utc_now
 from ematix_flow.state.slots_tables import leases, slots
 from ematix_flow.state.slots_tables import metadata as slots_metadata
+from ematix_flow.state.sql_failures import connected
 from ematix_flow.state.sql_types import ExactText, UtcMoment
 
 Upgrade = Callable[["Upgrading"], None]
@@ -88,10 +89,13 @@ def alone(connection: sa.Connection) -> Iterator[None]:
     """While the block runs no other process makes or changes our tables in this database."""
     dialect = connection.dialect.name
     if dialect == "postgresql":  # until the transaction ends
+        longest = sa.func.set_config("lock_timeout", f"{_LOCK_SECONDS}s", sa.true())
+        connection.execute(sa.select(longest))
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(_ONE_AT_A_TIME))))
     if dialect not in ("mysql", "mariadb"):  # a file's write lock is held already
         yield
         return
+    connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
     if connection.scalar(sa.select(sa.func.get_lock(_ONE_AT_A_TIME, _LOCK_SECONDS))) != 1:
         raise ConfigError(
             f"another process has been making the tables of the run log for {_LOCK_SECONDS} seconds",
@@ -180,6 +184,25 @@ def tables_missing(location: str) -> ConfigError:
         f"the run log {location} has no tables of this version, and create_tables=false forbids to make them",
         next_step="open it once as a user who may, without create_tables=false",
     )
+
+
+def prepare(
+    engine: sa.Engine,
+    reader: sa.Engine,
+    location: str,
+    *,
+    schema: str | None = None,
+    create_tables: bool = True,
+) -> None:
+    """Tables of this version are there, or are made by ``engine``, which may take its time."""
+    with connected(reader) as connection:
+        current = is_current(stored_version(connection, schema), location)
+    if current:
+        return
+    if not create_tables:
+        raise tables_missing(location)
+    with connected(engine) as connection, connection.begin():
+        migrate(connection, location, schema=schema)
 
 
 def migrate(

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from ematix_flow.state.records import shown_text, utc_now
-from ematix_flow.state.runlog_tables import is_current, migrate, stored_version, tables_missing
+from ematix_flow.state.runlog_tables import prepare
 from ematix_flow.state.slots import (
     ENDED,
     UNENDED,
@@ -45,20 +45,20 @@ class SqlSlots(SlotStore):
         *,
         schema: str | None = None,
         reader: sa.Engine | None = None,
+        maker: sa.Engine | None = None,
         create_tables: bool = True,
     ) -> None:
         self.location = location
-        self._engine = engine.execution_options(schema_translate_map={None: schema}, writes=True)
-        self._reader = (reader or engine).execution_options(schema_translate_map={None: schema})
+        named = {None: schema}
+        self._engine = engine.execution_options(schema_translate_map=named, writes=True)
+        self._reader = (reader or engine).execution_options(schema_translate_map=named)
+        making = (maker or engine).execution_options(schema_translate_map=named, writes=True)
         self._dialect = "mysql" if engine.dialect.name == "mariadb" else engine.dialect.name
         self._own_clock = clock or (None if self._dialect in _CLOCKS else utc_now)
-        with self._asking() as connection:
-            current = is_current(stored_version(connection, schema), location)
-        if not current and not create_tables:
-            raise tables_missing(location)
-        if not current:
-            with self._changing() as connection:
-                migrate(connection, location, schema=schema)
+        try:
+            prepare(making, self._reader, location, schema=schema, create_tables=create_tables)
+        except SQLAlchemyError as error:
+            raise run_log_unavailable(location, error) from error
 
     def close(self) -> None:
         self._engine.dispose()
