@@ -288,18 +288,18 @@ class SqlSlots(SlotStore):
         later = slots.alias("later")
         newer = sa.exists().where(later.c.pipeline == slots.c.pipeline, later.c.fires_at > slots.c.fires_at)
         mine = sa.true() if pipeline is None else slots.c.pipeline == pipeline
+        ended = slots.c.status.in_(ENDED)
         query = (
             sa.select(slots.c.pipeline, slots.c.fires_at)
-            .where(slots.c.fires_at < before, slots.c.status.in_(ENDED), newer, mine)
+            .where(slots.c.fires_at < before, ended, newer, mine)
             .limit(_AT_ONCE)
         )
         done = 0
         while True:
             with self._changing() as connection:
                 old = [Slot(row.pipeline, row.fires_at) for row in connection.execute(query)]
-                for slot in old:
-                    connection.execute(sa.delete(slots).where(*_is(slot)))
-            done += len(old)
+                for slot in old:  # one that was reopened since it was found stays
+                    done += connection.execute(sa.delete(slots).where(*_is(slot), ended)).rowcount
             if len(old) < _AT_ONCE:
                 return done
 
