@@ -45,12 +45,12 @@ from ematix_flow.state.runlog_queries import (
     pipeline_after,
     portions,
 )
-from ematix_flow.state.runlog_tables import outputs, prepare, runs
+from ematix_flow.state.runlog_tables import RUNS_SINCE, empty_tables, outputs, prepare, runs, too_old
 from ematix_flow.state.slots import SlotStore
 from ematix_flow.state.slots_memory import MemorySlots
 from ematix_flow.state.slots_sql import SqlSlots
 from ematix_flow.state.sql_failures import connected, is_late, own_words, run_log_unavailable
-from ematix_flow.state.sqlite_file import BUSY_SECONDS, begin, sqlite_engine, take_over_transactions
+from ematix_flow.state.sqlite_file import memory_engine, sqlite_engine
 
 MOST_RUNNING = 100
 _PURGED_AT_ONCE = 500
@@ -78,11 +78,13 @@ class SqlRunLog(RunLog):
         reader: sa.Engine | None = None,
         maker: sa.Engine | None = None,
         create_tables: bool = True,
+        looking: bool = False,
     ) -> None:
         """``schema`` is where the tables are; ``reader`` the engine for questions, where that is another.
 
         ``maker`` makes and upgrades them, where that is another. Without ``create_tables`` they must be
-        there, as another user made them.
+        there, as another user made them. One that is only ``looking`` leaves the tables as they are: a log
+        without any is an empty one.
         """
         self.location = location
         named = {None: schema}
@@ -91,9 +93,16 @@ class SqlRunLog(RunLog):
         self._away_until = 0.0
         making = (maker or engine).execution_options(schema_translate_map=named, writes=True)
         try:
-            prepare(making, self._reader, location, schema=schema, create_tables=create_tables)
+            found = prepare(
+                making, self._reader, location, schema=schema, create_tables=create_tables, looking=looking
+            )
         except SQLAlchemyError as error:
             raise run_log_unavailable(location, error) from error
+        if 0 < found < RUNS_SINCE:
+            raise too_old(found, location)
+        if not found:
+            self._let_go()
+            self._engine = self._reader = empty_tables().execution_options()
 
     def start(self, record: RunRecord) -> None:
         values = {name: getattr(record, name) for name in _FIELDS}
@@ -244,7 +253,11 @@ class SqlRunLog(RunLog):
     def close(self) -> None:
         if self.location.startswith("memory://"):
             return  # disposing of the engine would forget what another handle still reads
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._engine.dispose()
+        self._reader.dispose()
 
     def _end(
         self, run_id: str, status: RunStatus, values: Mapping[str, Any], from_status: Sequence[str]
@@ -289,43 +302,31 @@ class SqlRunLog(RunLog):
         warn_once(self.location, message)
 
 
-def open_store(location: RunLogLocation) -> SqlRunLog:
-    """The log at this place. ConfigError when it cannot be opened."""
+def open_store(location: RunLogLocation, *, looking: bool = False) -> SqlRunLog:
+    """The log at this place. ConfigError when it cannot be opened. ``looking`` makes no file."""
     if location.path is None:
         with _in_memory_lock:
             engine = _in_memory.get(location.name)
             if engine is None:
-                engine = _in_memory[location.name] = _memory_engine()
+                engine = _in_memory[location.name] = memory_engine()
             return SqlRunLog(engine, str(location))
+    if looking and not location.path.exists():
+        return SqlRunLog(memory_engine(), str(location))
     private_directory(location.path.parent)
     engine = sqlite_engine(location.path)
-    return SqlRunLog(engine, str(location), create_tables=location.create_tables)
+    return SqlRunLog(engine, str(location), create_tables=location.create_tables, looking=looking)
 
 
-def open_slots_file(location: RunLogLocation) -> SlotStore:
-    """The slots that lie in the same place as the log."""
+def open_slots_file(location: RunLogLocation, *, looking: bool = False) -> SlotStore:
+    """The slots that lie in the same place as the log. ``looking`` makes no file."""
     if location.path is None:
         with _in_memory_lock:
             return _slots_in_memory.setdefault(location.name, MemorySlots())
+    if looking and not location.path.exists():
+        return MemorySlots()
     private_directory(location.path.parent)
     engine = sqlite_engine(location.path)
-    return SqlSlots(engine, str(location), create_tables=location.create_tables)
-
-
-def _memory_engine() -> sa.Engine:
-    # one connection, which is the database; a thread that wants it waits for the pool to have it back
-    engine = sa.create_engine(
-        "sqlite://",
-        poolclass=sa.pool.QueuePool,
-        pool_size=1,
-        max_overflow=0,
-        pool_timeout=BUSY_SECONDS,
-        connect_args={"check_same_thread": False},
-        hide_parameters=True,
-    )
-    sa.event.listen(engine, "connect", take_over_transactions)
-    sa.event.listen(engine, "begin", begin)
-    return engine
+    return SqlSlots(engine, str(location), create_tables=location.create_tables, looking=looking)
 
 
 def _read(

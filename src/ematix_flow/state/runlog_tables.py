@@ -17,6 +17,7 @@ from ematix_flow.state.slots_tables import leases, slots
 from ematix_flow.state.slots_tables import metadata as slots_metadata
 from ematix_flow.state.sql_failures import connected
 from ematix_flow.state.sql_types import ExactText, UtcMoment
+from ematix_flow.state.sqlite_file import memory_engine
 
 Upgrade = Callable[["Upgrading"], None]
 
@@ -158,6 +159,10 @@ def _add_slots(upgrading: Upgrading) -> None:
 
 # the first makes version 2 of version 1, the next version 3, …; a released one is never edited
 UPGRADES: Sequence[Upgrade] = (_add_batch, _add_overdue, _add_circumstances, _add_slots)
+RUNS_SINCE, SLOTS_SINCE = (
+    4,
+    5,
+)  # the versions from which on every column of the runs, and of the slots, is there
 
 
 def stored_version(connection: sa.Connection, schema: str | None = None) -> int:
@@ -193,16 +198,38 @@ def prepare(
     *,
     schema: str | None = None,
     create_tables: bool = True,
-) -> None:
-    """Tables of this version are there, or are made by ``engine``, which may take its time."""
+    looking: bool = False,
+) -> int:
+    """Tables of this version are there, or are made by ``engine``, which may take its time; their version.
+
+    For one that is only ``looking`` they stay as they are.
+    """
     with connected(reader) as connection:
-        current = is_current(stored_version(connection, schema), location)
-    if current:
-        return
+        found = stored_version(connection, schema)
+    if is_current(found, location) or looking:
+        return found
     if not create_tables:
         raise tables_missing(location)
     with connected(engine) as connection, connection.begin():
         migrate(connection, location, schema=schema)
+    return 1 + len(UPGRADES)
+
+
+def empty_tables() -> sa.Engine:
+    """Of a store that is not there yet, for one that only looks."""
+    engine = memory_engine()
+    with connected(engine.execution_options(writes=True)) as connection, connection.begin():
+        migrate(connection, "memory://")
+    return engine
+
+
+def too_old(found: int, location: str) -> ConfigError:
+    return ConfigError(
+        f"the run log {location} has version {found}, and this ematix-flow reads it from {RUNS_SINCE} on",
+        state="the run log is unchanged: what only looks at it does not upgrade it",
+        next_step="when all who share it have this version, upgrade it by the next  flow run,  flow run-due  "
+        "or  flow scheduler",
+    )
 
 
 def migrate(

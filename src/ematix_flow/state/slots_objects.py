@@ -41,10 +41,12 @@ _MOMENTS = ("not_before", "expires_at")
 class ObjectSlots(SlotStore):
     """``clock`` is for tests; without one the server's own counts."""
 
-    def __init__(self, store: ObjectStore, clock: Callable[[], dt.datetime] | None = None) -> None:
+    def __init__(
+        self, store: ObjectStore, clock: Callable[[], dt.datetime] | None = None, *, looking: bool = False
+    ) -> None:
         self.location, self._store = store.location, store
         self._clock = clock or store.now
-        require_version(store)
+        require_version(store, looking=looking)
 
     def close(self) -> None:
         self._store.close()

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from ematix_flow.state.records import shown_text, utc_now
-from ematix_flow.state.runlog_tables import prepare
+from ematix_flow.state.runlog_tables import SLOTS_SINCE, empty_tables, prepare
 from ematix_flow.state.slots import (
     ENDED,
     UNENDED,
@@ -35,7 +35,10 @@ _CLOCKS = {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT UTC_TIMEST
 
 
 class SqlSlots(SlotStore):
-    """``clock`` is for tests; without one a server's own clock counts, and a file's is this machine's."""
+    """``clock`` is for tests; without one a server's own clock counts, and a file's is this machine's.
+
+    One that is only ``looking`` leaves the tables as they are: where there are none, there are no slots.
+    """
 
     def __init__(
         self,
@@ -47,18 +50,25 @@ class SqlSlots(SlotStore):
         reader: sa.Engine | None = None,
         maker: sa.Engine | None = None,
         create_tables: bool = True,
+        looking: bool = False,
     ) -> None:
         self.location = location
         named = {None: schema}
         self._engine = engine.execution_options(schema_translate_map=named, writes=True)
         self._reader = (reader or engine).execution_options(schema_translate_map=named)
         making = (maker or engine).execution_options(schema_translate_map=named, writes=True)
-        self._dialect = "mysql" if engine.dialect.name == "mariadb" else engine.dialect.name
-        self._own_clock = clock or (None if self._dialect in _CLOCKS else utc_now)
         try:
-            prepare(making, self._reader, location, schema=schema, create_tables=create_tables)
+            found = prepare(
+                making, self._reader, location, schema=schema, create_tables=create_tables, looking=looking
+            )
         except SQLAlchemyError as error:
             raise run_log_unavailable(location, error) from error
+        if found < SLOTS_SINCE:
+            self.close()
+            self._engine = self._reader = empty_tables().execution_options()
+        dialect = self._engine.dialect.name
+        self._dialect = "mysql" if dialect == "mariadb" else dialect
+        self._own_clock = clock or (None if self._dialect in _CLOCKS else utc_now)
 
     def close(self) -> None:
         self._engine.dispose()
