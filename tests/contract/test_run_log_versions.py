@@ -147,6 +147,35 @@ def test_a_log_of_the_first_version_gets_slots_whoever_opens_it_first(old: str) 
         assert [record.slot.at for record in slots.unended()] == [NOON]
 
 
+def test_one_that_only_looks_upgrades_nothing(old: str) -> None:
+    with pytest.raises(ConfigError, match="has version 1") as refused:
+        open_run_log(old, env={}, looking=True, reading=True)
+    assert "flow run" in (refused.value.next_step or "")
+    with open_slots(old, env={}, looking=True) as slots:
+        assert slots.unended() == [] and slots.last_fires(["orders"]) == {}
+    assert version_of(old) == 1
+    open_run_log(old, env={}, reading=True).close()
+    tables = sql_tables(old)
+    engine = tables.engine.execution_options(schema_translate_map={None: tables.schema})
+    with engine.connect().execution_options(writes=True) as connection, connection.begin():
+        connection.execute(sa.update(version).values(version=4))
+        for table in ("flow_slots", "flow_leases"):
+            name = table if tables.schema is None else f"{tables.schema}.{table}"
+            connection.execute(sa.text(f"DROP TABLE {name}"))
+    with open_run_log(old, env={}, looking=True, reading=True) as log:
+        assert log.get("old").rows_inserted == 12
+    with open_slots(old, env={}, looking=True) as slots:
+        assert slots.newest(["orders"]) == {}
+    assert version_of(old) == 4
+
+
+def version_of(url: str) -> int:
+    tables = sql_tables(url)
+    engine = tables.engine.execution_options(schema_translate_map={None: tables.schema})
+    with engine.connect() as connection:
+        return int(connection.execute(sa.select(version.c.version)).scalar_one())
+
+
 def test_tables_are_not_changed_where_that_is_forbidden(old: str) -> None:
     with pytest.raises(ConfigError, match="create_tables=false"):
         open_run_log(f"{old}?create_tables=false", env={}, reading=True)

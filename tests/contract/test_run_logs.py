@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
-from ematix_flow.backends.run_logs import open_run_log, open_slots
+from ematix_flow.backends.run_logs import open_run_log, open_slots, sql_tables
 from ematix_flow.backends.stores.object_urls import open_objects
 from ematix_flow.errors import ConfigError, FlowError, LoadError, UsageError
 from ematix_flow.spec.location import SourceLocation
@@ -197,6 +198,21 @@ def test_a_run_ends_once(log: RunLog) -> None:
     assert log.finish(one.run_id, "succeeded")  # it lives after all
     assert not log.finish(one.run_id, "failed")
     assert log.get(one.run_id).status == "succeeded"
+
+
+def test_one_that_only_looks_makes_nothing_and_finds_it_empty(url: str, tmp_path: Path) -> None:
+    before = sorted(tmp_path.iterdir())
+    with open_run_log(url, env={}, reading=True, looking=True) as log:
+        assert log.list() == () and log.newest(["orders"]) == {} and log.location
+    with open_slots(url, env={}, looking=True) as slots:
+        assert slots.unended() == [] and slots.newest(["orders"]) == {} and slots.now()
+    assert sorted(tmp_path.iterdir()) == before
+    if not url.startswith(("memory", "sqlite", "duckdb", "s3", "gs", "azure")):
+        tables = sql_tables(url)
+        with tables.engine.connect() as connection:
+            assert not sa.inspect(connection).has_table("run_log_version", tables.schema)
+    if url.startswith("s3"):
+        assert list(open_objects(url).names("")) == []
 
 
 def test_the_last_batch_is_known(log: RunLog) -> None:

@@ -337,6 +337,47 @@ def test_what_is_old_and_over_is_forgotten_and_the_newest_stays(store: SlotStore
     assert [record.slot.at for record in store.unended()] == [hours[1]]
 
 
+def test_what_is_reopened_while_old_slots_are_forgotten_stays(pg_database: str) -> None:
+    with open_slots(pg_database, env={}) as store, open_slots(pg_database, env={}) as other:
+        assert isinstance(store, SqlSlots)
+        later = Slot("orders", NOON + dt.timedelta(hours=1))
+        store.open([SLOT, later], "skipped")
+
+        @sa.event.listens_for(store._engine, "before_cursor_execute")
+        def reopened(*call: Any) -> None:
+            if call[2].startswith("DELETE"):
+                assert other.reopen(SLOT)
+
+        assert store.purge(later.at) == 0
+        assert [record.slot for record in store.unended()] == [SLOT]
+
+
+def test_what_is_reopened_while_old_objects_are_forgotten_stays(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = object_url(request, "s3")
+    objects, other = open_objects(url), ObjectSlots(open_objects(url))
+    store, early = ObjectSlots(objects), Slot("orders", NOON - dt.timedelta(hours=1))
+    later = Slot("orders", NOON + dt.timedelta(hours=1))
+    store.open([early, SLOT, later], "skipped")
+    read, removed = objects.read_all, objects.remove
+
+    def read_first(keys: Any) -> Any:
+        found = list(read(keys))
+        assert other.reopen(SLOT)
+        return iter(found)
+
+    def removed_last(keys: Any) -> None:
+        assert not other.reopen(early)  # it would be told that it waits, and be gone
+        removed(keys)
+
+    monkeypatch.setattr(objects, "read_all", read_first)
+    monkeypatch.setattr(objects, "remove", removed_last)
+    assert store.purge(later.at) == 1
+    assert other.get(early) is None
+    assert [record.slot for record in other.unended()] == [SLOT]
+
+
 def test_a_server_uses_its_own_clock(opens: Opens) -> None:
     store = opens(None)
     assert abs(store.now() - dt.datetime.now(dt.timezone.utc)) < dt.timedelta(minutes=5)

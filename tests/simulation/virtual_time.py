@@ -90,9 +90,9 @@ class StartedThread:
         here = current()
         self._thread = here.kernel.start(here.process, self._target)
 
-    def join(self) -> None:
+    def join(self, timeout: float | None = None) -> None:
         assert self._thread is not None
-        self._thread.over.wait()
+        self._thread.over.wait(timeout)
 
 
 def current() -> Thread:

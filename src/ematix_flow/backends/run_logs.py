@@ -26,12 +26,13 @@ from ematix_flow.state.runlog_sql import SqlRunLog, open_slots_file
 from ematix_flow.state.slots import SlotStore
 from ematix_flow.state.slots_sql import SqlSlots
 from ematix_flow.state.sql_failures import RUN_LOG
-from ematix_flow.state.sqlite_file import sqlite_engine
+from ematix_flow.state.sqlite_file import memory_engine, sqlite_engine
 from ematix_flow.state.store_urls import truth, without_options
 
 SCHEMA = "ematix_flow"
 SQL_SCHEMES = ("postgres", "postgresql", "mysql", "mariadb", "duckdb")
 OBJECT_SCHEMES = ("s3", "gs", "gcs", "azure", "azureblob")
+WAITED_SECONDS = 15.0  # for a lock or an answer of a server: what only records must not stop what loads
 SERVERS = (*SQL_SCHEMES, *OBJECT_SCHEMES)
 
 T = TypeVar("T")
@@ -45,39 +46,49 @@ class SqlTables:
     engine: sa.Engine
     schema: str | None = None
     reader: sa.Engine | None = None  # for questions, where that is another
+    maker: sa.Engine | None = None  # for making and upgrading them, which may take longer than the rest
     create_tables: bool = True
 
-    def used(self, kind: Callable[..., T]) -> T:
-        """A run log or slots in them; no connection stays behind when they cannot be used."""
+    def used(self, kind: Callable[..., T], *, looking: bool = False) -> T:
+        """A run log or slots in them; ``looking`` makes and upgrades none.
+
+        No connection stays behind when they cannot be used.
+        """
         try:
             return kind(
                 self.engine,
                 self.location,
                 schema=self.schema,
                 reader=self.reader,
+                maker=self.maker,
                 create_tables=self.create_tables,
+                looking=looking,
             )
         except BaseException:
             self.engine.dispose()
             raise
 
 
-def open_run_log(url: str | None = None, *, env: Mapping[str, str], reading: bool = False) -> RunLog:
+def open_run_log(
+    url: str | None = None, *, env: Mapping[str, str], reading: bool = False, looking: bool = False
+) -> RunLog:
     """The run log at ``url``, else where the environment says, else in the state root.
 
     A log that cannot be opened is one warning and a log that forgets; with ``reading``, an error. Who reads
     asks several questions and is done: a connection to a server is kept for them.
+
+    One that is only ``looking`` makes and upgrades nothing: what is not there is empty.
     """
     given = url or env.get(runlog.URL_VARIABLE)
     if given is None or not is_server(given):
-        return runlog.open_run_log(url, env=env, reading=reading)
+        return runlog.open_run_log(url, env=env, reading=reading, looking=looking)
     try:
         if _is_objects(given):
             from ematix_flow.backends.stores.object_urls import open_objects
             from ematix_flow.state.runlog_objects import ObjectRunLog
 
-            return ObjectRunLog(open_objects(given))
-        return sql_tables(given, kept=reading).used(SqlRunLog)
+            return ObjectRunLog(open_objects(given), looking=looking)
+        return sql_tables(given, kept=reading, looking=looking).used(SqlRunLog, looking=looking)
     except FlowError as error:
         if reading:
             raise
@@ -85,20 +96,23 @@ def open_run_log(url: str | None = None, *, env: Mapping[str, str], reading: boo
         return NullRunLog(mask_url(given), error)
 
 
-def open_slots(url: str | None = None, *, env: Mapping[str, str], kept: bool = False) -> SlotStore:
+def open_slots(
+    url: str | None = None, *, env: Mapping[str, str], kept: bool = False, looking: bool = False
+) -> SlotStore:
     """The slots in the same place. An error when they cannot be had: nothing is scheduled without them.
 
-    With ``kept`` a connection to a server stays open between two calls: for who makes many.
+    With ``kept`` a connection to a server stays open between two calls: for who makes many. One that is only
+    ``looking`` makes and upgrades nothing: what is not there is empty.
     """
     given = url or env.get(runlog.URL_VARIABLE)
     if given is None or not is_server(given):
-        return open_slots_file(run_log_location(url, env))
+        return open_slots_file(run_log_location(url, env), looking=looking)
     if _is_objects(given):
         from ematix_flow.backends.stores.object_urls import open_objects
         from ematix_flow.state.slots_objects import ObjectSlots
 
-        return ObjectSlots(open_objects(given))
-    return sql_tables(given, kept=kept).used(SqlSlots)
+        return ObjectSlots(open_objects(given), looking=looking)
+    return sql_tables(given, kept=kept, looking=looking).used(SqlSlots, looking=looking)
 
 
 def is_server(url: str) -> bool:
@@ -106,7 +120,7 @@ def is_server(url: str) -> bool:
     return _scheme(url) in SERVERS
 
 
-def sql_tables(url: str, *, kept: bool = False) -> SqlTables:
+def sql_tables(url: str, *, kept: bool = False, looking: bool = False) -> SqlTables:
     """The tables behind a URL. Its own options are ``create_tables`` and, where there are any, ``schema``."""
     scheme = _scheme(url)
     if scheme == "sqlite":
@@ -122,7 +136,8 @@ def sql_tables(url: str, *, kept: bool = False) -> SqlTables:
     if isinstance(connection, PostgresConnection):
         from ematix_flow.backends.postgres.sql_engine import sql_engine
 
-        return SqlTables(location, sql_engine(connection, kept=kept), schema, create_tables=create)
+        engine = sql_engine(connection, kept=kept, seconds=WAITED_SECONDS)
+        return SqlTables(location, engine, schema, maker=sql_engine(connection), create_tables=create)
     if isinstance(connection, MySQLConnection):
         from ematix_flow.backends.mysql.sql_engine import sql_engine as mysql_engine
 
@@ -131,16 +146,19 @@ def sql_tables(url: str, *, kept: bool = False) -> SqlTables:
                 "a run log in MySQL has no schema: there a schema is a database",
                 next_step="name the database in the URL, as in mysql://user@host/database",
             )
-        return SqlTables(location, mysql_engine(connection, kept=kept), create_tables=create)
+        engine = mysql_engine(connection, kept=kept, seconds=WAITED_SECONDS)
+        return SqlTables(location, engine, maker=mysql_engine(connection), create_tables=create)
     from ematix_flow.backends.duckdb.sql_engine import sql_engine as duckdb_engine
     from ematix_flow.backends.embedded import DatabaseFile
 
     assert isinstance(connection, DuckDBConnection)
     file = DatabaseFile.of("DuckDB", connection.name, connection.path)
     file.require_shared("run log")
+    if looking and not file.exists:
+        return SqlTables(location, memory_engine())
     file.require_folder()
     reader = duckdb_engine(file, write=False)
-    return SqlTables(location, duckdb_engine(file, write=True), schema, reader, create)
+    return SqlTables(location, duckdb_engine(file, write=True), schema, reader, create_tables=create)
 
 
 def _is_objects(url: str) -> bool:

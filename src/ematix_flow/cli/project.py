@@ -107,12 +107,15 @@ def chosen_streams(registry: Registry, names: Sequence[str], *, everything: bool
     return list(dict.fromkeys(wanted))
 
 
-def read_run_log(url: str | None) -> RunLog:
-    """The run log for a command that shows it: one that cannot be opened is an error."""
+def read_run_log(url: str | None, *, looking: bool = True) -> RunLog:
+    """The run log for a command that shows it: one that cannot be opened is an error.
+
+    Who also changes it is not only ``looking``: then it is made or upgraded first.
+    """
     from ematix_flow.backends.run_logs import open_run_log
     from ematix_flow.state.runlog import project_run_log
 
-    return open_run_log(url or project_run_log(os.environ), env=os.environ, reading=True)
+    return open_run_log(url or project_run_log(os.environ), env=os.environ, reading=True, looking=looking)
 
 
 def complete_pipelines(ctx: Any, args: list[str], incomplete: str) -> list[str]:

@@ -90,17 +90,17 @@ def slot_foreseer(registry: Registry, run_log: str | None) -> Iterator[Runner]:
     def refused(slot: Slot) -> RunContext:
         raise AssertionError(f"{slot} is only looked at")
 
-    with _needed_slots(run_log) as store, read_run_log(run_log) as log:
+    with _needed_slots(run_log, looking=True) as store, read_run_log(run_log) as log:
         yield Runner(registry, store, log, refused)
 
 
-def _needed_slots(run_log: str | None, *, kept: bool = False) -> SlotStore:
+def _needed_slots(run_log: str | None, *, kept: bool = False, looking: bool = False) -> SlotStore:
     """Without them nobody knows what has run: unlike the run log, they must be there."""
     from ematix_flow.backends.run_logs import open_slots
     from ematix_flow.errors import FlowError
 
     try:
-        return open_slots(slots_url(run_log), env=os.environ, kept=kept)
+        return open_slots(slots_url(run_log), env=os.environ, kept=kept, looking=looking)
     except FlowError as error:
         error.state = "; ".join(filter(None, ("nothing was run", error.state)))
         raise

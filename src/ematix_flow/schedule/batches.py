@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from ematix_flow.errors import FlowError
 from ematix_flow.plan.world import World
 from ematix_flow.schedule.settle import committed_targets
 from ematix_flow.spec.pipelines import PipelineSpec
@@ -62,7 +63,17 @@ def choose_batch(
     """``own``, or what the last run left to finish. Called with the locks held, after settling."""
     if len(spec.targets) == 1:
         return Batch(own)
-    last = run_log.last_batch(spec.name)
+    try:
+        last = run_log.last_batch(spec.name)
+    except FlowError as error:
+        if spec.source.watermark_column is None:  # a ledger does not know which batch is to be finished
+            error.state = (
+                "nothing was loaded: whether an earlier run left targets out is not known, and those that it "
+                "did load could be loaded twice"
+            )
+            raise
+        note(f"which batch was the last is not known: {error.what}")
+        return Batch(own)
     if last is not None and last.batch is not None and last.run_id in earlier_attempts:
         return Batch(last.batch, last.overdue)
     left = unfinished_batch(spec, world, last, unreachable)

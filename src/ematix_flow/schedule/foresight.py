@@ -10,8 +10,10 @@ from typing import Any, Literal
 from ematix_flow.schedule.due import is_missed
 from ematix_flow.schedule.endings import last_success
 from ematix_flow.schedule.gates import gate, shown
-from ematix_flow.schedule.run_due import Runner, told_held
-from ematix_flow.schedule.slots import Ended, take
+from ematix_flow.schedule.run import open_world
+from ematix_flow.schedule.run_due import Runner, no_spark, told_held
+from ematix_flow.schedule.settle import slot_is_done
+from ematix_flow.schedule.slots import LOADED, Ended, take
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.slots import Claim, Slot, SlotRecord
@@ -23,7 +25,7 @@ class Foreseen:
     """What would become of a slot, and why; None for one that its schedule or workflow has just fired."""
 
     slot: Slot
-    would: Literal["run", "wait", "be skipped", "be given up"]
+    would: Literal["run", "wait", "succeed", "be skipped", "be given up"]
     why: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -41,8 +43,9 @@ def foresee(runner: Runner, interval: dt.timedelta) -> list[Foreseen]:
     What workflows start once these have run is not among them.
     """
     store = RehearsedSlots(runner.store)
-    rehearsal = _Rehearsal(replace(runner, store=store), store)
-    due = rehearsal.runner.look(rehearsal.runner.agenda(interval))
+    rehearsed = replace(runner, store=store)
+    due = rehearsed.look(rehearsed.agenda(interval))
+    rehearsal = _Rehearsal(rehearsed, store)
     missed = [record for record in store.opened() if is_missed(record)]
     found = [
         Foreseen(record.slot, "be skipped", record.reason)
@@ -81,10 +84,29 @@ class _Rehearsal:
         found = gate(spec, slot, self._now, upstreams, self._store.latest, self._last_success)
         if found.verdict == "wait":
             return Foreseen(slot, "wait", found.reason)
-        claim = take(self._store, record, self.runner.holder, self.runner.lease_seconds, spec.retry)
+
+        def is_done() -> bool:
+            world = open_world(no_spark)
+            return slot_is_done(spec, slot.at, world, self.runner.run_log, only_asked=True)
+
+        claim = take(
+            self._store,
+            record,
+            self.runner.holder,
+            self.runner.lease_seconds,
+            spec.retry,
+            is_done=is_done,
+        )
+        if isinstance(claim, Ended) and claim.succeeded:
+            self._note_success(slot.pipeline)
+            return Foreseen(slot, "succeed", LOADED)
         if isinstance(claim, Ended):
             return Foreseen(slot, "be given up", claim.reason)
         assert claim is not None  # nobody else has this store
+        if found.verdict == "skip" and record.fence and is_done():
+            self._store.end(claim, "succeeded", LOADED)
+            self._note_success(slot.pipeline)
+            return Foreseen(slot, "succeed", LOADED)
         return self._ended(spec, record, claim, found.reason if found.verdict == "skip" else None)
 
     def _ended(self, spec: PipelineSpec, record: SlotRecord, claim: Claim, skipped: str | None) -> Foreseen:
@@ -93,11 +115,14 @@ class _Rehearsal:
             return Foreseen(record.slot, "be skipped", skipped)
         self._store.end(claim, "succeeded")
         before = ", ".join(name for name in spec.depends_on if name in self._ran)
-        self._ran[spec.name] = RunRecord(
-            "foreseen", spec.name, "", "", status="succeeded", started_at=self._now, finished_at=self._now
-        )
+        self._note_success(spec.name)
         told = [self._tried(record), f"after {before}, if that succeeds" if before else ""]
         return Foreseen(record.slot, "run", "; ".join(filter(None, told)) or None)
+
+    def _note_success(self, name: str) -> None:
+        self._ran[name] = RunRecord(
+            "foreseen", name, "", "", status="succeeded", started_at=self._now, finished_at=self._now
+        )
 
     def _tried(self, record: SlotRecord) -> str:
         """What became of it so far; empty when it has only just fired."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 LEASE_SECONDS = 300.0
 _AGAIN_SECONDS = (1.0, 4.0, 15.0)  # until a store that did not hear how a run ended is told again
+_JOINED_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 Unended = Callable[[Sequence[str]], Sequence[SlotRecord]]
@@ -319,6 +320,8 @@ class Runner:
                         _log.warning("%s of %s was taken over by another", claim.slot.pipeline, claim.slot.at)
                         return
                 except FlowError as error:
+                    if over.is_set():
+                        return
                     _log.warning("the claim of %s was not renewed: %s", claim.slot.pipeline, error.what)
 
         thread = threading.Thread(target=renew, name="ematix-flow-claim", daemon=True)
@@ -327,7 +330,7 @@ class Runner:
             yield
         finally:
             over.set()
-            thread.join()
+            thread.join(_JOINED_SECONDS)  # one that waits for the store does no harm: the claim has ended
 
 
 def _in_vain(record: SlotRecord) -> CannotDispatch | None:

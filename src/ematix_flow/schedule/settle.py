@@ -122,10 +122,13 @@ def load_of_slot(spec: PipelineSpec, slot: dt.datetime, world: World, run_log: R
     return SlotLoad(loaded=True, done=said or not spec.transforms_post)
 
 
-def slot_is_done(spec: PipelineSpec, slot: dt.datetime, world: World, run_log: RunLog) -> bool:
+def slot_is_done(
+    spec: PipelineSpec, slot: dt.datetime, world: World, run_log: RunLog, *, only_asked: bool = False
+) -> bool:
     """Whether a slot of which no run has said how it ended is done; if so, its runs are recorded so.
 
-    False also where a ledger cannot be asked: then the slot ends as if there were none.
+    When it is ``only_asked``, nothing is recorded. False also where a ledger cannot be asked: then the slot
+    ends as if there were none.
     """
     try:
         done = load_of_slot(spec, slot, world, run_log).done
@@ -133,6 +136,8 @@ def slot_is_done(spec: PipelineSpec, slot: dt.datetime, world: World, run_log: R
         told = error.what if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
         _log.warning("whether %s of %s is loaded could not be asked: %s", spec.name, slot, told)
         return False
+    if only_asked:
+        return done
     try:
         for record in run_log.running(spec.name) if done else ():
             if record.slot == slot:

@@ -140,10 +140,10 @@ class ObjectStore(ABC):
         return found is not None and found.value.get(_WRITE) == write
 
 
-def require_version(store: ObjectStore) -> None:
+def require_version(store: ObjectStore, *, looking: bool = False) -> None:
     """ConfigError for what a later version of this package wrote: it is refused, not guessed at."""
     found = store.read(_VERSION_KEY)
-    if found is None:
+    if found is None and not looking:
         store.create(_VERSION_KEY, {"version": VERSION})
         found = store.read(_VERSION_KEY)
     version = VERSION if found is None else found.value["version"]

@@ -277,16 +277,19 @@ class RunLogLocation:
         return f"sqlite://{self.path}{'' if self.create_tables else '?create_tables=false'}"
 
 
-def open_run_log(url: str | None = None, *, env: Mapping[str, str], reading: bool = False) -> RunLog:
+def open_run_log(
+    url: str | None = None, *, env: Mapping[str, str], reading: bool = False, looking: bool = False
+) -> RunLog:
     """The run log at ``url``, else where the environment says, else in the state root.
 
-    A log that cannot be opened is one warning and a `NullRunLog`; with ``reading``, an error.
+    A log that cannot be opened is one warning and a `NullRunLog`; with ``reading``, an error. One that is
+    only ``looking`` makes and upgrades nothing.
     """
     from ematix_flow.state.runlog_sql import open_store
 
     location = run_log_location(url, env)
     try:
-        return open_store(location)
+        return open_store(location, looking=looking)
     except FlowError as unavailable:
         if reading:
             raise

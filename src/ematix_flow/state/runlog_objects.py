@@ -48,10 +48,10 @@ class _Mark:
 class ObjectRunLog(RunLog):
     """A run log below the store's prefix."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, *, looking: bool = False) -> None:
         self.location, self._store = store.location, store
         self._away_until = 0.0
-        require_version(store)
+        require_version(store, looking=looking)
 
     # ------------------------------------------------------------------ writing
 

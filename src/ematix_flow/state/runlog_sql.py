@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -44,22 +45,18 @@ from ematix_flow.state.runlog_queries import (
     pipeline_after,
     portions,
 )
-from ematix_flow.state.runlog_tables import (
-    is_current,
-    migrate,
-    outputs,
-    runs,
-    stored_version,
-    tables_missing,
-)
+from ematix_flow.state.runlog_tables import RUNS_SINCE, empty_tables, outputs, prepare, runs, too_old
 from ematix_flow.state.slots import SlotStore
 from ematix_flow.state.slots_memory import MemorySlots
 from ematix_flow.state.slots_sql import SqlSlots
-from ematix_flow.state.sql_failures import connected, own_words, run_log_unavailable
-from ematix_flow.state.sqlite_file import BUSY_SECONDS, begin, sqlite_engine, take_over_transactions
+from ematix_flow.state.sql_failures import connected, is_late, own_words, run_log_unavailable
+from ematix_flow.state.sqlite_file import memory_engine, sqlite_engine
 
 MOST_RUNNING = 100
 _PURGED_AT_ONCE = 500
+_AWAY_SECONDS = (
+    60.0  # one that hung is not asked again so soon for what matters less than a run's start and end
+)
 _LAST_CHARACTER = "\U0010ffff"
 
 _FIELDS = tuple(field.name for field in fields(RunRecord))
@@ -79,26 +76,33 @@ class SqlRunLog(RunLog):
         *,
         schema: str | None = None,
         reader: sa.Engine | None = None,
+        maker: sa.Engine | None = None,
         create_tables: bool = True,
+        looking: bool = False,
     ) -> None:
         """``schema`` is where the tables are; ``reader`` the engine for questions, where that is another.
 
-        Without ``create_tables`` they must be there, as another user made them.
+        ``maker`` makes and upgrades them, where that is another. Without ``create_tables`` they must be
+        there, as another user made them. One that is only ``looking`` leaves the tables as they are: a log
+        without any is an empty one.
         """
         self.location = location
         named = {None: schema}
         self._engine = engine.execution_options(schema_translate_map=named, writes=True)
         self._reader = (reader or engine).execution_options(schema_translate_map=named)
+        self._away_until = 0.0
+        making = (maker or engine).execution_options(schema_translate_map=named, writes=True)
         try:
-            with connected(self._reader) as connection:
-                current = is_current(stored_version(connection, schema), location)
-            if not current and not create_tables:
-                raise tables_missing(location)
-            if not current:
-                with self._transaction() as connection:
-                    migrate(connection, location, schema=schema)
+            found = prepare(
+                making, self._reader, location, schema=schema, create_tables=create_tables, looking=looking
+            )
         except SQLAlchemyError as error:
             raise run_log_unavailable(location, error) from error
+        if 0 < found < RUNS_SINCE:
+            raise too_old(found, location)
+        if not found:
+            self._let_go()
+            self._engine = self._reader = empty_tables().execution_options()
 
     def start(self, record: RunRecord) -> None:
         values = {name: getattr(record, name) for name in _FIELDS}
@@ -117,6 +121,8 @@ class SqlRunLog(RunLog):
         self._note("engine", run_id, {"engine": shown_text(engine)})
 
     def _note(self, what: str, run_id: str, values: Mapping[str, Any]) -> None:
+        if not self._may_write():
+            return
         change = sa.update(runs).where(runs.c.run_id == run_id).values(**values)
         try:
             with self._transaction() as connection:
@@ -188,6 +194,8 @@ class SqlRunLog(RunLog):
         return found
 
     def save_output(self, run_id: str, text: str) -> None:
+        if not self._may_write():
+            return
         kept = shown_output(text)
         try:
             with self._transaction() as connection:
@@ -245,7 +253,11 @@ class SqlRunLog(RunLog):
     def close(self) -> None:
         if self.location.startswith("memory://"):
             return  # disposing of the engine would forget what another handle still reads
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._engine.dispose()
+        self._reader.dispose()
 
     def _end(
         self, run_id: str, status: RunStatus, values: Mapping[str, Any], from_status: Sequence[str]
@@ -279,48 +291,42 @@ class SqlRunLog(RunLog):
         with connected(self._engine) as connection, connection.begin():
             yield connection
 
+    def _may_write(self) -> bool:
+        """A database that hangs holds a run up once, not at every step."""
+        return time.monotonic() >= self._away_until
+
     def _warn(self, lost: str, error: SQLAlchemyError) -> None:
+        if is_late(error):
+            self._away_until = time.monotonic() + _AWAY_SECONDS
         message = f"the run log {self.location} did not take {lost}: {own_words(error)}. The run goes on"
         warn_once(self.location, message)
 
 
-def open_store(location: RunLogLocation) -> SqlRunLog:
-    """The log at this place. ConfigError when it cannot be opened."""
+def open_store(location: RunLogLocation, *, looking: bool = False) -> SqlRunLog:
+    """The log at this place. ConfigError when it cannot be opened. ``looking`` makes no file."""
     if location.path is None:
         with _in_memory_lock:
             engine = _in_memory.get(location.name)
             if engine is None:
-                engine = _in_memory[location.name] = _memory_engine()
+                engine = _in_memory[location.name] = memory_engine()
             return SqlRunLog(engine, str(location))
+    if looking and not location.path.exists():
+        return SqlRunLog(memory_engine(), str(location))
     private_directory(location.path.parent)
     engine = sqlite_engine(location.path)
-    return SqlRunLog(engine, str(location), create_tables=location.create_tables)
+    return SqlRunLog(engine, str(location), create_tables=location.create_tables, looking=looking)
 
 
-def open_slots_file(location: RunLogLocation) -> SlotStore:
-    """The slots that lie in the same place as the log."""
+def open_slots_file(location: RunLogLocation, *, looking: bool = False) -> SlotStore:
+    """The slots that lie in the same place as the log. ``looking`` makes no file."""
     if location.path is None:
         with _in_memory_lock:
             return _slots_in_memory.setdefault(location.name, MemorySlots())
+    if looking and not location.path.exists():
+        return MemorySlots()
     private_directory(location.path.parent)
     engine = sqlite_engine(location.path)
-    return SqlSlots(engine, str(location), create_tables=location.create_tables)
-
-
-def _memory_engine() -> sa.Engine:
-    # one connection, which is the database; a thread that wants it waits for the pool to have it back
-    engine = sa.create_engine(
-        "sqlite://",
-        poolclass=sa.pool.QueuePool,
-        pool_size=1,
-        max_overflow=0,
-        pool_timeout=BUSY_SECONDS,
-        connect_args={"check_same_thread": False},
-        hide_parameters=True,
-    )
-    sa.event.listen(engine, "connect", take_over_transactions)
-    sa.event.listen(engine, "begin", begin)
-    return engine
+    return SqlSlots(engine, str(location), create_tables=location.create_tables, looking=looking)
 
 
 def _read(

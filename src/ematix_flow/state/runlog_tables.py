@@ -15,7 +15,9 @@ from ematix_flow.errors import ConfigError
 from ematix_flow.state.records import LONGEST_OUTPUT, utc_now
 from ematix_flow.state.slots_tables import leases, slots
 from ematix_flow.state.slots_tables import metadata as slots_metadata
+from ematix_flow.state.sql_failures import connected
 from ematix_flow.state.sql_types import ExactText, UtcMoment
+from ematix_flow.state.sqlite_file import memory_engine
 
 Upgrade = Callable[["Upgrading"], None]
 
@@ -88,10 +90,13 @@ def alone(connection: sa.Connection) -> Iterator[None]:
     """While the block runs no other process makes or changes our tables in this database."""
     dialect = connection.dialect.name
     if dialect == "postgresql":  # until the transaction ends
+        longest = sa.func.set_config("lock_timeout", f"{_LOCK_SECONDS}s", sa.true())
+        connection.execute(sa.select(longest))
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(_ONE_AT_A_TIME))))
     if dialect not in ("mysql", "mariadb"):  # a file's write lock is held already
         yield
         return
+    connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
     if connection.scalar(sa.select(sa.func.get_lock(_ONE_AT_A_TIME, _LOCK_SECONDS))) != 1:
         raise ConfigError(
             f"another process has been making the tables of the run log for {_LOCK_SECONDS} seconds",
@@ -154,6 +159,10 @@ def _add_slots(upgrading: Upgrading) -> None:
 
 # the first makes version 2 of version 1, the next version 3, …; a released one is never edited
 UPGRADES: Sequence[Upgrade] = (_add_batch, _add_overdue, _add_circumstances, _add_slots)
+RUNS_SINCE, SLOTS_SINCE = (
+    4,
+    5,
+)  # the versions from which on every column of the runs, and of the slots, is there
 
 
 def stored_version(connection: sa.Connection, schema: str | None = None) -> int:
@@ -179,6 +188,47 @@ def tables_missing(location: str) -> ConfigError:
     return ConfigError(
         f"the run log {location} has no tables of this version, and create_tables=false forbids to make them",
         next_step="open it once as a user who may, without create_tables=false",
+    )
+
+
+def prepare(
+    engine: sa.Engine,
+    reader: sa.Engine,
+    location: str,
+    *,
+    schema: str | None = None,
+    create_tables: bool = True,
+    looking: bool = False,
+) -> int:
+    """Tables of this version are there, or are made by ``engine``, which may take its time; their version.
+
+    For one that is only ``looking`` they stay as they are.
+    """
+    with connected(reader) as connection:
+        found = stored_version(connection, schema)
+    if is_current(found, location) or looking:
+        return found
+    if not create_tables:
+        raise tables_missing(location)
+    with connected(engine) as connection, connection.begin():
+        migrate(connection, location, schema=schema)
+    return 1 + len(UPGRADES)
+
+
+def empty_tables() -> sa.Engine:
+    """Of a store that is not there yet, for one that only looks."""
+    engine = memory_engine()
+    with connected(engine.execution_options(writes=True)) as connection, connection.begin():
+        migrate(connection, "memory://")
+    return engine
+
+
+def too_old(found: int, location: str) -> ConfigError:
+    return ConfigError(
+        f"the run log {location} has version {found}, and this ematix-flow reads it from {RUNS_SINCE} on",
+        state="the run log is unchanged: what only looks at it does not upgrade it",
+        next_step="when all who share it have this version, upgrade it by the next  flow run,  flow run-due  "
+        "or  flow scheduler",
     )
 
 

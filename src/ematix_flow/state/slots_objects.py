@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from ematix_flow.errors import ConfigError
 from ematix_flow.state.objects import (
+    Document,
     ObjectStore,
     moment_of,
     name_part,
@@ -33,16 +34,19 @@ from ematix_flow.state.slots_memory import MemorySlots
 T = TypeVar("T")
 _TRIES = 20
 _PURGED_AT_ONCE = 500
+_FORGOTTEN = "forgotten"  # of a document that is about to be removed
 _MOMENTS = ("not_before", "expires_at")
 
 
 class ObjectSlots(SlotStore):
     """``clock`` is for tests; without one the server's own counts."""
 
-    def __init__(self, store: ObjectStore, clock: Callable[[], dt.datetime] | None = None) -> None:
+    def __init__(
+        self, store: ObjectStore, clock: Callable[[], dt.datetime] | None = None, *, looking: bool = False
+    ) -> None:
         self.location, self._store = store.location, store
         self._clock = clock or store.now
-        require_version(store)
+        require_version(store, looking=looking)
 
     def close(self) -> None:
         self._store.close()
@@ -155,11 +159,18 @@ class ObjectSlots(SlotStore):
             start = max(newest, newest_first(before))
             old = self._store.names(prefix, after=f"{prefix}{start}")
             while keys := list(itertools.islice(old, _PURGED_AT_ONCE)):
-                found = [_record(each.value) for each in self._store.read_all(keys) if each is not None]
-                ended = [record.slot for record in found if record.status in ENDED]
-                self._store.remove([name for slot in ended for name in (_unended(slot), _key(slot))])
-                done += len(ended)
+                found = [each for each in self._store.read_all(keys) if each is not None]
+                gone = [_record(each.value).slot for each in found if self._may_be_removed(each)]
+                self._store.remove([name for slot in gone for name in (_unended(slot), _key(slot))])
+                done += len(gone)
         return done
+
+    def _may_be_removed(self, found: Document) -> bool:
+        """Whether it has ended and nobody can reopen it any more, so that it may be removed."""
+        record = _record(found.value)
+        if record.status not in UNSUCCESSFUL:
+            return record.status in ENDED
+        return self._store.replace(_key(record.slot), {**found.value, _FORGOTTEN: True}, found.tag)
 
     def _move_head(self, slot: Slot) -> None:
         folder, mine = f"heads/{name_part(slot.pipeline)}/", newest_first(slot.at)
@@ -172,7 +183,7 @@ class ObjectSlots(SlotStore):
         """What the change says when it was made to the slot as it is, and was written."""
         for _ in range(_TRIES):
             found = self._store.read(_key(slot))
-            if found is None:
+            if found is None or _FORGOTTEN in found.value:
                 return None
             before = _record(found.value)
             one = MemorySlots(self._clock, [before])

@@ -50,6 +50,10 @@ class RehearsedSlots(MemorySlots):
         self._fetch(seen.slot)
         return super().claim(seen, holder, seconds)
 
+    def renew(self, claim: Claim, seconds: float, reason: str | None = None) -> bool:
+        self._fetch(claim.slot)
+        return super().renew(claim, seconds, reason)
+
     def reopen(self, slot: Slot) -> bool:
         self._fetch(slot)
         return super().reopen(slot)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from ematix_flow.state.records import shown_text, utc_now
-from ematix_flow.state.runlog_tables import is_current, migrate, stored_version, tables_missing
+from ematix_flow.state.runlog_tables import SLOTS_SINCE, empty_tables, prepare
 from ematix_flow.state.slots import (
     ENDED,
     UNENDED,
@@ -35,7 +35,10 @@ _CLOCKS = {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT UTC_TIMEST
 
 
 class SqlSlots(SlotStore):
-    """``clock`` is for tests; without one a server's own clock counts, and a file's is this machine's."""
+    """``clock`` is for tests; without one a server's own clock counts, and a file's is this machine's.
+
+    One that is only ``looking`` leaves the tables as they are: where there are none, there are no slots.
+    """
 
     def __init__(
         self,
@@ -45,20 +48,27 @@ class SqlSlots(SlotStore):
         *,
         schema: str | None = None,
         reader: sa.Engine | None = None,
+        maker: sa.Engine | None = None,
         create_tables: bool = True,
+        looking: bool = False,
     ) -> None:
         self.location = location
-        self._engine = engine.execution_options(schema_translate_map={None: schema}, writes=True)
-        self._reader = (reader or engine).execution_options(schema_translate_map={None: schema})
-        self._dialect = "mysql" if engine.dialect.name == "mariadb" else engine.dialect.name
+        named = {None: schema}
+        self._engine = engine.execution_options(schema_translate_map=named, writes=True)
+        self._reader = (reader or engine).execution_options(schema_translate_map=named)
+        making = (maker or engine).execution_options(schema_translate_map=named, writes=True)
+        try:
+            found = prepare(
+                making, self._reader, location, schema=schema, create_tables=create_tables, looking=looking
+            )
+        except SQLAlchemyError as error:
+            raise run_log_unavailable(location, error) from error
+        if found < SLOTS_SINCE:
+            self.close()
+            self._engine = self._reader = empty_tables().execution_options()
+        dialect = self._engine.dialect.name
+        self._dialect = "mysql" if dialect == "mariadb" else dialect
         self._own_clock = clock or (None if self._dialect in _CLOCKS else utc_now)
-        with self._asking() as connection:
-            current = is_current(stored_version(connection, schema), location)
-        if not current and not create_tables:
-            raise tables_missing(location)
-        if not current:
-            with self._changing() as connection:
-                migrate(connection, location, schema=schema)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -288,18 +298,18 @@ class SqlSlots(SlotStore):
         later = slots.alias("later")
         newer = sa.exists().where(later.c.pipeline == slots.c.pipeline, later.c.fires_at > slots.c.fires_at)
         mine = sa.true() if pipeline is None else slots.c.pipeline == pipeline
+        ended = slots.c.status.in_(ENDED)
         query = (
             sa.select(slots.c.pipeline, slots.c.fires_at)
-            .where(slots.c.fires_at < before, slots.c.status.in_(ENDED), newer, mine)
+            .where(slots.c.fires_at < before, ended, newer, mine)
             .limit(_AT_ONCE)
         )
         done = 0
         while True:
             with self._changing() as connection:
                 old = [Slot(row.pipeline, row.fires_at) for row in connection.execute(query)]
-                for slot in old:
-                    connection.execute(sa.delete(slots).where(*_is(slot)))
-            done += len(old)
+                for slot in old:  # one that was reopened since it was found stays
+                    done += connection.execute(sa.delete(slots).where(*_is(slot), ended)).rowcount
             if len(old) < _AT_ONCE:
                 return done
 

@@ -14,6 +14,8 @@ RUN_LOG = "run_log"  # what the connection of a run log is called, though nothin
 
 _POSTGRES_CONFLICTS = ("42P06", "42P07", "42710", "40001", "40P01")
 _MYSQL_CONFLICTS = (1007, 1050, 1061, 1205, 1213, 1684)
+_POSTGRES_LATE = ("57014", "55P03")
+_LATE = ("timeout", "timed out", "database is locked")
 _DAMAGED = ("file is not a database", "disk image is malformed")
 
 
@@ -45,6 +47,14 @@ def is_conflict(error: SQLAlchemyError) -> bool:
     return getattr(cause, "sqlstate", None) in _POSTGRES_CONFLICTS or code in _MYSQL_CONFLICTS
 
 
+def is_late(error: SQLAlchemyError) -> bool:
+    """Whether an answer was waited for in vain: something is locked, or the server does not answer."""
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    if getattr(cause, "sqlstate", None) in _POSTGRES_LATE:
+        return True
+    return any(words in own_words(error).lower() for words in _LATE)
+
+
 def own_words(error: SQLAlchemyError) -> str:
     """What the database itself says, without the statement."""
     return (str(error.orig) if isinstance(error, DBAPIError) else str(error)).strip()
@@ -67,6 +77,8 @@ def run_log_unavailable(location: str, error: SQLAlchemyError) -> FlowError:
             next_step="put a backup in its place, or move it away: a new one begins without history, and "
             f"schedules anew; or {another}",
         )
+    if is_late(error):
+        return ConfigError(what, next_step=f"see who holds its tables locked, or its server up; or {another}")
     if not location.startswith("sqlite:"):
         return ConfigError(
             what, next_step=f"see that its user may create, read and write tables there, or {another}"

@@ -28,6 +28,23 @@ def sqlite_engine(path: Path) -> sa.Engine:
     return engine
 
 
+def memory_engine() -> sa.Engine:
+    """A database of this process, gone with the engine."""
+    # one connection, which is the database; a thread that wants it waits for the pool to have it back
+    engine = sa.create_engine(
+        "sqlite://",
+        poolclass=sa.pool.QueuePool,
+        pool_size=1,
+        max_overflow=0,
+        pool_timeout=BUSY_SECONDS,
+        connect_args={"check_same_thread": False},
+        hide_parameters=True,
+    )
+    sa.event.listen(engine, "connect", take_over_transactions)
+    sa.event.listen(engine, "begin", begin)
+    return engine
+
+
 def take_over_transactions(connection: sqlite3.Connection, _: object) -> None:
     # the driver would begin late, and never before DDL
     connection.isolation_level = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -223,6 +225,20 @@ def test_a_run_is_followed_until_it_has_ended(flow, monkeypatch):
 
     monkeypatch.setattr(logs.time, "sleep", look)
     assert flow("logs", "feed", "--follow").out == "one\ntwo\nthree\nend\n"
+
+
+def test_nobody_follows_a_run_whose_process_is_gone(flow, monkeypatch):
+    from ematix_flow.cli.commands import logs
+
+    monkeypatch.setattr(logs.time, "sleep", lambda seconds: pytest.fail("it goes on"))
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    with open_run_log(env=os.environ) as log:
+        log.start(RunRecord("feedbeef", "orders", "w:t", "append", pid=dead.pid))
+        log.save_output("feedbeef", "one\n")
+    followed = flow("logs", "feed", "--follow")
+    assert (followed.code, followed.out) == (0, "one\n")
+    assert f"its process {dead.pid} is gone" in followed.err
 
 
 def test_old_runs_are_forgotten_and_the_newest_stay(flow):

@@ -225,7 +225,7 @@ def minutes() -> list[dt.datetime]:
 
 
 def test_a_dry_run_of_what_is_due_changes_nothing(flow, shop):
-    flow("status")  # makes the run log
+    open_slots(slots_url(None), env=os.environ).close()
     log_file = slots_url(None).removeprefix("sqlite://")
     with closing(sqlite3.connect(log_file)) as log:
         before = list(log.iterdump())
@@ -268,3 +268,11 @@ def test_a_dry_run_tells_of_a_retry(flow):
         store.wait(store.claim(store.unended(["apart"])[0], "host/1", 300), 300, "broken")
     would, why = foretold(flow)["apart"]
     assert would == "wait" and why.startswith("attempt 1 of 1 failed: broken; again at ")
+
+
+def test_what_only_looks_makes_no_run_log(flow, shop):
+    log_file = Path(slots_url(None).removeprefix("sqlite://"))
+    assert flow("status", "-o", "json").json and foretold(flow)["orders"] == ("run", None)
+    assert flow("runs").code == 0 and flow("logs", "feed").code == 2
+    assert flow("list").code == 0
+    assert not log_file.exists() and not log_file.parent.exists()

@@ -22,7 +22,7 @@ from ematix_flow import (
     faults,
     register_connection,
 )
-from ematix_flow.errors import CannotConnect, LoadError, PlanError, SourceFailed
+from ematix_flow.errors import CannotConnect, ConfigError, LoadError, PlanError, SourceFailed
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.plan.fanout import widest
 from ematix_flow.schedule.context import run_context
@@ -30,6 +30,7 @@ from ematix_flow.schedule.run import run_pipeline
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange, Watermark
 from ematix_flow.state.runlog import open_run_log
+from ematix_flow.state.runlog_sql import SqlRunLog
 
 
 @ematix.table(schema="mart")
@@ -343,3 +344,23 @@ def test_positions_that_cannot_be_compared_are_refused() -> None:
     with pytest.raises(PlanError, match="as Integer and as Text") as raised:
         widest([at(3), text])
     assert raised.value.next_step == "declare it with the same type in every target"
+
+
+@pytest.mark.parametrize("incremental", [True, False])
+def test_what_is_left_to_finish_is_not_guessed_when_the_run_log_breaks(
+    database: Path, monkeypatch: pytest.MonkeyPatch, incremental: bool
+) -> None:
+    def broken(log: SqlRunLog, pipeline: str) -> None:
+        raise ConfigError("the run log is away")
+
+    execute(database, "UPDATE people SET name = 'Grace' WHERE id = 2")
+    load = declare(incremental=True, watermark_column="id") if incremental else declare()
+    monkeypatch.setattr(SqlRunLog, "last_batch", broken)
+    if incremental:
+        assert "the run log is away" in load.sync().notes[0]
+        assert counts(database) == (2, 2)
+    else:
+        with pytest.raises(ConfigError, match="away") as raised:
+            load.sync()
+        assert (raised.value.state or "").startswith("nothing was loaded")
+        assert counts(database) == (0, 0)

@@ -39,7 +39,10 @@ from ematix_flow.graph.registry import current_registry
 from ematix_flow.schedule.clearing import clearable, reopen
 from ematix_flow.schedule.context import run_context
 from ematix_flow.schedule.dag import run_dag
+from ematix_flow.schedule.foresight import foresee
+from ematix_flow.schedule.run import run_pipeline
 from ematix_flow.schedule.run_due import Runner, SlotOutcome
+from ematix_flow.schedule.slots import LOADED
 from ematix_flow.schedule.standings import standings, workflow_standings
 from ematix_flow.schedule.workflows import slot_name
 from ematix_flow.state.holders import holder_is_dead, new_holder
@@ -511,6 +514,33 @@ def test_a_run_that_was_killed_on_this_machine_is_not_waited_for() -> None:
     with runner() as here:
         record = here.store.get(slot)
     assert record is not None and (record.fence, record.deaths) == (2, 1)
+
+
+def test_a_rehearsal_knows_of_a_run_that_was_killed_on_this_machine() -> None:
+    declare("orders")
+    slot = open_slot("orders", utc_now())
+    killed_run(slot)
+    with runner() as here:
+        before = here.store.get(slot)
+        (told,) = foresee(here, MINUTE)
+        assert here.store.get(slot) == before
+    assert (told.slot, told.would) == (slot, "run")
+
+
+def test_a_rehearsal_asks_the_ledger_of_a_slot_whose_runs_all_died() -> None:
+    declare("orders")
+    slot = open_slot("orders", utc_now())
+    with runner() as here:
+        for number in range(3):
+            record = here.store.get(slot)
+            assert record is not None
+            claim = here.store.claim(record, "elsewhere/1", 0)
+            assert claim is not None and here.store.begin(claim, 0)
+            if number == 0:
+                run_pipeline(here.registry.pipeline("orders"), here.context(slot))
+        (told,) = foresee(here, MINUTE)
+    assert (told.would, told.why) == ("succeed", LOADED)
+    assert names(run_due()) == [("orders", "succeeded")]
 
 
 def test_of_a_run_on_another_machine_nobody_here_says_that_it_is_dead() -> None:

@@ -28,6 +28,7 @@ _SETTINGS = (
     "wait_timeout = 604800",
     "group_concat_max_len = 4294967295",
 )
+_GRACE_SECONDS = 5.0  # the server's own word, which says more, comes first
 _WANTS_TLS = ((1045,), (3159,))  # an account may want it, or the server from everyone
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 
@@ -46,27 +47,35 @@ def connected(
 
 
 def connect(
-    address: Address, *, program: str = APPLICATION, local_infile: bool = False
+    address: Address,
+    *,
+    program: str = APPLICATION,
+    local_infile: bool = False,
+    seconds: float | None = None,
 ) -> pymysql.Connection[Any]:
-    """Mode ``allow``, that of a server on this machine, speaks TLS only where the server wants it."""
+    """Mode ``allow``, that of a server on this machine, speaks TLS only where the server wants it.
+
+    With ``seconds`` no statement waits longer for a lock, and not much longer for the server.
+    """
+    limit = None if seconds is None else seconds + _GRACE_SECONDS
     try:
         if address.sslmode != "allow":
-            connection = _open(address, program, local_infile, tls=address.sslmode != "disable")
+            connection = _open(address, program, local_infile, limit, tls=address.sslmode != "disable")
         else:
             try:
-                connection = _open(address, program, local_infile, tls=False)
+                connection = _open(address, program, local_infile, limit, tls=False)
             except pymysql.MySQLError as refused:
                 if refused.args[:1] not in _WANTS_TLS:
                     raise
                 try:
-                    connection = _open(address, program, local_infile, tls=True)
+                    connection = _open(address, program, local_infile, limit, tls=True)
                 except pymysql.MySQLError:
                     raise refused from None
     except (pymysql.MySQLError, OSError, RuntimeError, ValueError) as error:
         raise cannot_connect(address, error) from None  # the driver's own traceback holds the password
     try:
         with connection.cursor() as cursor:
-            cursor.execute(f"SET SESSION {', '.join(_SETTINGS)}")
+            cursor.execute(f"SET SESSION {', '.join((*_SETTINGS, *_lock_waits(seconds)))}")
     except pymysql.MySQLError as error:
         connection.close()
         raise cannot_connect(address, error) from None
@@ -74,7 +83,9 @@ def connect(
     return connection
 
 
-def _open(address: Address, program: str, local_infile: bool, *, tls: bool) -> pymysql.Connection[Any]:
+def _open(
+    address: Address, program: str, local_infile: bool, limit: float | None, *, tls: bool
+) -> pymysql.Connection[Any]:
     flags = CLIENT.FOUND_ROWS  # an UPDATE counts the rows it matched
     if local_infile:  # said to the server, and not to the driver, which would open any file it is asked for
         flags |= CLIENT.LOCAL_FILES
@@ -89,6 +100,8 @@ def _open(address: Address, program: str, local_infile: bool, *, tls: bool) -> p
         autocommit=True,
         local_infile=False,
         connect_timeout=address.connect_timeout,
+        read_timeout=limit,
+        write_timeout=limit,
         client_flag=flags,
         ssl=address.tls_context() if tls else None,
         ssl_disabled=not tls,
@@ -100,6 +113,14 @@ def _open(address: Address, program: str, local_infile: bool, *, tls: bool) -> p
         connection.client_flag &= ~CLIENT.SSL
     connection.connect()
     return connection
+
+
+def _lock_waits(seconds: float | None) -> tuple[str, ...]:
+    """For a table that another holds, and for a row."""
+    if seconds is None:
+        return ()
+    whole = max(1, round(seconds))
+    return f"lock_wait_timeout = {whole}", f"innodb_lock_wait_timeout = {whole}"
 
 
 def _keep_alive(connection: Any) -> None:

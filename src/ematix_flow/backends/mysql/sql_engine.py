@@ -12,15 +12,16 @@ from ematix_flow.backends.mysql.connection import connect
 from ematix_flow.spec.connections import MySQLConnection
 
 
-def sql_engine(connection: MySQLConnection, *, kept: bool = False) -> sa.Engine:
+def sql_engine(connection: MySQLConnection, *, kept: bool = False, seconds: float | None = None) -> sa.Engine:
     """Without a pool: such calls are rare, and a connection that is kept would be broken when one comes.
 
     With ``kept`` one stays open for who calls often; it is tried before each use, and made anew if broken.
+    No statement waits longer than ``seconds``, if given.
     """
     address = address_of(connection)
 
     def opened() -> pymysql.Connection[Any]:
-        session = connect(address)
+        session = connect(address, seconds=seconds)
         session.autocommit(False)  # SQLAlchemy expects the driver to begin
         return session
 

@@ -21,10 +21,12 @@ def control(address: Address, **extra: str) -> Iterator[psycopg.Connection[Any]]
         yield connection
 
 
-def connect(address: Address, **extra: str) -> psycopg.Connection[Any]:
+def connect(
+    address: Address, kind: type[psycopg.Connection[Any]] = psycopg.Connection, /, **extra: str
+) -> psycopg.Connection[Any]:
     """A connection without transaction of its own, with what every session of ours sets."""
     try:
-        connection = psycopg.connect(address.conninfo(**extra), autocommit=True)
+        connection = kind.connect(address.conninfo(**extra), autocommit=True)
     except (psycopg.OperationalError, psycopg.ProgrammingError) as error:
         raise cannot_connect(address, error) from error
     try:

@@ -8,19 +8,23 @@ import psycopg
 import sqlalchemy as sa
 
 from ematix_flow.backends.postgres.address import address_of
+from ematix_flow.backends.postgres.bounded import connect_bounded
 from ematix_flow.backends.postgres.control import connect
 from ematix_flow.spec.connections import PostgresConnection
 
 
-def sql_engine(connection: PostgresConnection, *, kept: bool = False) -> sa.Engine:
+def sql_engine(
+    connection: PostgresConnection, *, kept: bool = False, seconds: float | None = None
+) -> sa.Engine:
     """Without a pool: such calls are rare, and a connection that is kept would be broken when one comes.
 
     With ``kept`` one stays open for who calls often; it is tried before each use, and made anew if broken.
+    No statement waits longer than ``seconds``, if given.
     """
     address = address_of(connection)
 
     def opened() -> psycopg.Connection[Any]:
-        session = connect(address)
+        session = connect(address) if seconds is None else connect_bounded(address, seconds)
         session.autocommit = False  # SQLAlchemy expects the driver to begin
         return session
 

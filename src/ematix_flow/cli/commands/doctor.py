@@ -55,7 +55,7 @@ def _run_log(url: str | None) -> Finding:
     from ematix_flow.errors import ConfigError
 
     try:
-        with read_run_log(url) as log:
+        with read_run_log(url, looking=False) as log:
             return Finding("run log", "ok", log.location)
     except ConfigError as error:
         return Finding("run log", "warn", error.what, error.next_step)

@@ -55,7 +55,11 @@ def freshness_check(
     chosen = [each.spec for name, each in registry.pipelines.items() if only is None or name in only]
     now = dt.datetime.now(dt.timezone.utc)
     found: list[Freshness] = []
-    with read_run_log(run_log) as log, observing(alerting, log) as observers, use_registry(registry):
+    with (
+        read_run_log(run_log, looking=False) as log,
+        observing(alerting, log) as observers,
+        use_registry(registry),
+    ):
         for spec in chosen:
             freshness = freshness_of(spec, log, now, open_world(spark_starter()))
             if freshness is not None:

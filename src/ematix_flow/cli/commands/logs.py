@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from ematix_flow.cli.project import read_run_log
 from ematix_flow.cli.terminal import say
 
 if TYPE_CHECKING:
+    from ematix_flow.state.records import RunRecord
     from ematix_flow.state.runlog import RunLog
 
 app = new_app()
@@ -47,7 +49,7 @@ def logs(
         for line in lines if tail is None else lines[-tail:]:
             write_text(line)
         if follow:
-            lines = _follow(log, record.run_id, lines)
+            lines = _follow(log, record, lines)
     if not lines:
         said = "has said nothing yet" if record.status == "running" else "left no log"
         say(f"run {record.run_id} of {record.pipeline} {said}: flow runs show {record.run_id[:8]}")
@@ -55,15 +57,22 @@ def logs(
     return 0
 
 
-def _follow(log: RunLog, run_id: str, seen: list[str]) -> list[str]:
-    """What is new, until the run has ended."""
+def _follow(log: RunLog, record: RunRecord, seen: list[str]) -> list[str]:
+    """What is new, until the run has ended, or its process on this machine."""
+    from ematix_flow.state.locks import process_is_alive
+
+    run_id = record.run_id
     while True:
+        gone = record.host == socket.gethostname() and not process_is_alive(record.pid)
         over = log.get(run_id).status != "running"  # asked first: what it says last is then there
         lines = (log.output(run_id) or "").splitlines()
         for line in lines[_known(lines, seen) :]:
             write_text(line)
         seen = lines
         if over:
+            return seen
+        if gone:
+            say(f"run {run_id} did not say how it ended, and its process {record.pid} is gone")
             return seen
         time.sleep(_LOOK_SECONDS)
 

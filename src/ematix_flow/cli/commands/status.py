@@ -45,7 +45,10 @@ def status(
 
     registry = load_project(module)
     only = narrowed(registry, names, select, exclude)
-    with read_run_log(run_log) as log, open_slots(slots_url(run_log), env=os.environ, kept=True) as store:
+    with (
+        read_run_log(run_log) as log,
+        open_slots(slots_url(run_log), env=os.environ, kept=True, looking=True) as store,
+    ):
         now = store.now()
         pipelines = standings(registry, only, store, log, now)
         workflows = workflow_standings(registry, only, store, log, now)
