@@ -94,7 +94,14 @@ class _Rehearsal:
         self._store.end(claim, "succeeded")
         before = ", ".join(name for name in spec.depends_on if name in self._ran)
         self._ran[spec.name] = RunRecord(
-            "foreseen", spec.name, "", "", status="succeeded", started_at=self._now, finished_at=self._now
+            "foreseen",
+            spec.name,
+            "",
+            "",
+            status="succeeded",
+            slot=record.slot.at,
+            started_at=self._now,
+            finished_at=self._now,
         )
         told = [self._tried(record), f"after {before}, if that succeeds" if before else ""]
         return Foreseen(record.slot, "run", "; ".join(filter(None, told)) or None)

@@ -39,6 +39,7 @@ from ematix_flow.graph.registry import current_registry
 from ematix_flow.schedule.clearing import clearable, reopen
 from ematix_flow.schedule.context import run_context
 from ematix_flow.schedule.dag import run_dag
+from ematix_flow.schedule.foresight import foresee
 from ematix_flow.schedule.run_due import Runner, SlotOutcome
 from ematix_flow.schedule.standings import standings, workflow_standings
 from ematix_flow.schedule.workflows import slot_name
@@ -313,6 +314,35 @@ def test_a_success_by_hand_lets_what_waits_go_on(shop: Path) -> None:
     with runner() as here:
         standing, _ = standings(current_registry(), None, here.store, here.run_log, utc_now())
     assert standing.slot is None and standing.why == ""
+
+
+def test_the_late_run_of_an_older_slot_does_not_make_up_for_one_that_was_given_up(shop: Path) -> None:
+    """As in a catch-up: the first hour loads, the source is gone in the second."""
+    first, second = utc_now() - 2 * MINUTE, utc_now() - MINUTE
+    declare("orders", transforms_post=["ALTER TABLE raw RENAME TO gone"])
+    declare("daily", "orders")
+    for at in (first, second):
+        open_slot("orders", at)
+        open_slot("daily", at)
+    run_due()
+    assert status_of(Slot("orders", first))[0] == "succeeded"
+    assert status_of(Slot("orders", second))[0] == "gave_up"
+    assert status_of(Slot("daily", second))[0] == "skipped"
+    with runner() as here:
+        standing, _ = standings(current_registry(), None, here.store, here.run_log, utc_now())
+    assert standing.slot is not None and standing.slot.status == "gave_up"
+
+
+def test_what_is_foreseen_of_an_older_slot_does_not_make_up_for_one_that_was_given_up() -> None:
+    first, second = utc_now() - 2 * MINUTE, utc_now() - MINUTE
+    declare("orders")
+    declare("daily", "orders")
+    open_slot("orders", first)
+    open_slot("daily", second)
+    with runner() as here:
+        here.store.open([Slot("orders", second)], "gave_up", "no source")
+        found = [(each.slot.pipeline, each.would) for each in foresee(here, MINUTE)]
+    assert found == [("orders", "run"), ("daily", "be skipped")]
 
 
 def test_an_upstream_that_found_nothing_new_counts_as_fresh() -> None:
