@@ -161,6 +161,30 @@ def test_a_job_that_its_own_schedule_fires_at_the_same_moment_runs_once(shop: Pa
     assert execute(shop, "SELECT count(*) FROM shop__t_orders") == [(1,)]
 
 
+def test_a_trigger_waits_for_the_transforms_of_a_run_that_died_before_them() -> None:
+    """The load of the dead run is committed; while the next run makes up for the rest, somebody looks."""
+    fired: list[int] = []
+    at, workflow = utc_now(), slot_name("after")
+
+    def follows(conn: Any) -> None:
+        with runner() as other:
+            other.look(other.agenda(MINUTE))
+            fired.append(len(other.store.unended([workflow])))
+
+    orders = declare("orders", transforms_post=[follows])
+    declare("mail")
+    ematix.workflow("after", jobs=["mail"], triggered_by="orders")
+    with pytest.raises(faults.InjectedCrash), faults.inject("apply.after_commit", "crash"):
+        orders.sync(run_log=LOG, slot=at)
+    open_slot("orders", at)
+    assert names(run_due()) == [("orders", "succeeded"), ("mail", "succeeded")]
+    assert fired == [0]
+    with runner() as here:
+        _, dead = here.run_log.list("orders")
+    assert dead.status == "interrupted"
+    assert (dead.error_message or "").endswith("; its post-load transforms may not have run")
+
+
 def test_a_job_that_fails_ends_its_workflow_with_the_reason() -> None:
     declare("orders", sql="SELECT id FROM nowhere")
     declare("daily", "orders")
