@@ -49,10 +49,15 @@ MakeStore = Callable[[Callable[[], dt.datetime]], SlotStore]
 
 
 class World:
-    """One course of events. ``ledger`` is whether the target refuses a batch that it holds."""
+    """One course of events. ``ledger`` is whether the target refuses a batch that it holds.
 
-    def __init__(self, seed: int, make_store: MakeStore = MemorySlots, *, ledger: bool = True) -> None:
-        self.seed, self.ledger = seed, ledger
+    ``failing`` is how often the source is away.
+    """
+
+    def __init__(
+        self, seed: int, make_store: MakeStore = MemorySlots, *, ledger: bool = True, failing: float = 0.15
+    ) -> None:
+        self.seed, self.ledger, self.failing = seed, ledger, failing
         self.kernel = Kernel(seed)
         self.chance = self.kernel.chance
         self.until = EPOCH + dt.timedelta(minutes=self.chance.uniform(6, 14))  # the last fire
@@ -289,7 +294,7 @@ class World:
             self.counts["already applied"] += 1
         else:
             self._at_work(self._long())
-            if self.happens(0.15):
+            if self.happens(self.failing):
                 return self._failed(slot, SourceFailed("the source is away"))
             self.loaded[slot] += 1  # one transaction, the ledger's entry in it
             if slot in self.books.ended:
