@@ -99,7 +99,8 @@ class Workflows:
         ]
         known = _known_jobs(store, unended)
         wanted = [slot for spec, record in unended for slot in job_slots(spec, record)]
-        store.open([slot for slot in wanted if slot not in known])
+        if new := [slot for slot in wanted if slot not in known]:
+            store.open(new)
         for slot, job in known.items():
             if is_missed(job):  # by its own schedule; here it is asked for
                 store.reopen(slot)
@@ -165,8 +166,9 @@ class Workflows:
         slots = [Slot(slot_name(name), firing.at) for name, firing in firings.items() if firing.at]
         known = store.many(slots)
         unknown = {slot.pipeline: slot for slot in slots if slot not in known}
-        last = store.last_fires(list(unknown)) if unknown else {}
-        store.open([slot for name, slot in unknown.items() if name not in last or last[name] < slot.at])
+        if unknown:
+            last = store.last_fires(list(unknown))
+            store.open([slot for name, slot in unknown.items() if name not in last or last[name] < slot.at])
 
     def _unended(self, store: SlotStore) -> list[tuple[WorkflowSpec, SlotRecord]]:
         by_slot = {slot_name(name): spec for name, spec in self.specs.items()}
