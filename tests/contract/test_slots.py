@@ -378,6 +378,20 @@ def test_what_is_reopened_while_old_objects_are_forgotten_stays(
     assert [record.slot for record in other.unended()] == [SLOT]
 
 
+def test_what_is_over_stays_while_another_of_its_moment_has_not_ended(store: SlotStore) -> None:
+    """It may be the job of a workflow, which would take a slot that it does not know for one to open."""
+    later, workflow = NOON + dt.timedelta(hours=1), Slot("workflow:nightly", NOON)
+    store.open([SLOT, Slot("orders", later)], "succeeded")
+    store.open([workflow])
+    assert store.purge(later, "orders") == 0 and store.get(SLOT) is not None
+    seen = store.get(workflow)
+    assert seen is not None
+    claim = store.claim(seen, "a", 30.0)
+    assert claim is not None and store.purge(later) == 0
+    assert store.end(claim, "gave_up") and store.purge(later) == 1
+    assert store.get(SLOT) is None
+
+
 def test_a_server_uses_its_own_clock(opens: Opens) -> None:
     store = opens(None)
     assert abs(store.now() - dt.datetime.now(dt.timezone.utc)) < dt.timedelta(minutes=5)

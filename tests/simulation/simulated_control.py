@@ -49,10 +49,15 @@ MakeStore = Callable[[Callable[[], dt.datetime]], SlotStore]
 
 
 class World:
-    """One course of events. ``ledger`` is whether the target refuses a batch that it holds."""
+    """One course of events. ``ledger`` is whether the target refuses a batch that it holds.
 
-    def __init__(self, seed: int, make_store: MakeStore = MemorySlots, *, ledger: bool = True) -> None:
-        self.seed, self.ledger = seed, ledger
+    ``failing`` is how often the source is away.
+    """
+
+    def __init__(
+        self, seed: int, make_store: MakeStore = MemorySlots, *, ledger: bool = True, failing: float = 0.15
+    ) -> None:
+        self.seed, self.ledger, self.failing = seed, ledger, failing
         self.kernel = Kernel(seed)
         self.chance = self.kernel.chance
         self.until = EPOCH + dt.timedelta(minutes=self.chance.uniform(6, 14))  # the last fire
@@ -266,7 +271,7 @@ class World:
         unlock = lambda: self._unlock(slot, here)  # noqa: E731
         here.at_death.append(unlock)
         try:
-            self._settle(spec.name, record.run_id)
+            self._settle(spec, record.run_id)
             status, error = self._outcome(spec, slot)
             self._write(lambda: self.run_log.finish(record.run_id, status, error=error))
             if error is not None and not spec.continue_on_target_failure:
@@ -289,7 +294,7 @@ class World:
             self.counts["already applied"] += 1
         else:
             self._at_work(self._long())
-            if self.happens(0.15):
+            if self.happens(self.failing):
                 return self._failed(slot, SourceFailed("the source is away"))
             self.loaded[slot] += 1  # one transaction, the ledger's entry in it
             if slot in self.books.ended:
@@ -343,13 +348,13 @@ class World:
             here.paused_until = self.kernel.time + self.chance.uniform(0, 4 * LEASE)
             self.kernel.sleep(0)
 
-    def _settle(self, pipeline: str, own: str) -> None:
+    def _settle(self, spec: PipelineSpec, own: str) -> None:
         """Whoever has the lock says what became of those who died with it."""
         with _expected():
-            for left in self.run_log.running(pipeline):
+            for left in self.run_log.running(spec.name):
                 if left.run_id != own:
                     assert left.slot is not None
-                    there = Slot(pipeline, left.slot) in self.loaded
+                    there = Slot(spec.name, left.slot) in self.loaded and not spec.transforms_post
                     self.run_log.settle(left.run_id, "succeeded" if there else "interrupted", "settled")
 
     def _unlock(self, slot: Slot, process: Process) -> None:

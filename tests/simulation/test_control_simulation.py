@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -30,8 +31,8 @@ def nothing_is_logged() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def check(seed: int, make_store: MakeStore = MemorySlots, *, ledger: bool = True) -> World:
-    world = World(seed, make_store, ledger=ledger).run()
+def check(seed: int, make_store: MakeStore = MemorySlots, **how: Any) -> World:
+    world = World(seed, make_store, **how).run()
     for slot, times in world.loaded.items():
         assert times == 1, f"seed {seed}: {slot} was loaded {times} times"
     for slot in world.books.opened:
@@ -111,7 +112,6 @@ def test_the_simulation_is_rough() -> None:
     )
     assert all(seen[what] >= 10 for what in (*rare, "gave up", "skipped", "stopped")), seen
     assert seen["found done"] and seen["seen dead"], seen
-    assert seen["found done"] and seen["seen dead"], seen
     assert sum(world.books.jumps for world in worlds) >= 5
     assert all(seen[name] for name in REGISTRY.pipelines), seen
     assert all(seen[f"workflow:{name}"] > 5 for name in REGISTRY.workflows), seen
@@ -151,9 +151,14 @@ class Forgetful(MemorySlots):
         return super().wait(claim, seconds, reason, failed=False)
 
 
-@pytest.mark.parametrize("store", [Unfenced, Eager, Forgetful])
+@pytest.mark.parametrize("store", [Unfenced, Eager])
 def test_a_store_that_does_not_keep_its_word_is_found_out(store: MakeStore) -> None:
     assert found(lambda seed: check(seed, store))
+
+
+def test_a_store_that_counts_no_failures_is_found_out() -> None:
+    """Where sources fail often: elsewhere few slots ever spend all their attempts."""
+    assert "after its last attempt" in found(lambda seed: check(seed, Forgetful, failing=0.5))
 
 
 def test_a_target_without_a_ledger_is_found_out() -> None:

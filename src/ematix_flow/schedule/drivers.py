@@ -16,14 +16,13 @@ def missing_drivers(registry: Registry, names: Iterable[str]) -> list[ConfigErro
     with use_registry(registry):
         for name in names:
             spec = registry.pipeline(name).spec
-            for reference in (spec.source.connection, *(target.connection for target in spec.targets)):
+            for reference in spec.connections:
                 try:
-                    connection = None if reference is None else resolve(reference)
+                    connection = resolve(reference)
                 except FlowError:  # whoever runs the pipeline says what is wrong with it
                     continue
                 try:
-                    if connection is not None:
-                        require_driver(connection)
+                    require_driver(connection)
                 except ConfigError as error:
                     error.at(spec.where)
                     missing.setdefault(error.what, error)

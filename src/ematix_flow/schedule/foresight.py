@@ -98,14 +98,14 @@ class _Rehearsal:
             is_done=is_done,
         )
         if isinstance(claim, Ended) and claim.succeeded:
-            self._note_success(slot.pipeline)
+            self._note_success(slot)
             return Foreseen(slot, "succeed", LOADED)
         if isinstance(claim, Ended):
             return Foreseen(slot, "be given up", claim.reason)
         assert claim is not None  # nobody else has this store
         if found.verdict == "skip" and record.fence and is_done():
             self._store.end(claim, "succeeded", LOADED)
-            self._note_success(slot.pipeline)
+            self._note_success(slot)
             return Foreseen(slot, "succeed", LOADED)
         return self._ended(spec, record, claim, found.reason if found.verdict == "skip" else None)
 
@@ -115,13 +115,14 @@ class _Rehearsal:
             return Foreseen(record.slot, "be skipped", skipped)
         self._store.end(claim, "succeeded")
         before = ", ".join(name for name in spec.depends_on if name in self._ran)
-        self._note_success(spec.name)
+        self._note_success(record.slot)
         told = [self._tried(record), f"after {before}, if that succeeds" if before else ""]
         return Foreseen(record.slot, "run", "; ".join(filter(None, told)) or None)
 
-    def _note_success(self, name: str) -> None:
+    def _note_success(self, slot: Slot) -> None:
+        name, now = slot.pipeline, self._now
         self._ran[name] = RunRecord(
-            "foreseen", name, "", "", status="succeeded", started_at=self._now, finished_at=self._now
+            "foreseen", name, "", "", status="succeeded", slot=slot.at, started_at=now, finished_at=now
         )
 
     def _tried(self, record: SlotRecord) -> str:

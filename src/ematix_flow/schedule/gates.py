@@ -10,7 +10,7 @@ from typing import Literal
 from ematix_flow.schedule.due import is_missed
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.records import RunRecord
-from ematix_flow.state.slots import Slot, SlotRecord
+from ematix_flow.state.slots import UNSUCCESSFUL, Slot, SlotRecord
 
 LastSuccess = Callable[[str], RunRecord | None]
 Latest = Callable[[str, dt.datetime], SlotRecord | None]
@@ -57,13 +57,11 @@ def _of_one(
         if record.slot.pipeline == upstream and record.slot.at <= slot.at:
             return Gate("wait", f"{upstream} of {shown(record.slot.at)} has not ended yet")
     before, success = latest(upstream, slot.at), last_success(upstream)
-    if before is not None and before.status in ("gave_up", "skipped") and not is_missed(before):
-        mended = success is not None and success.started_at > before.slot.at  # by hand, as a rule
-        if not mended and before.status == "skipped":
+    if before is not None and is_unmended(before, success):
+        if before.status == "skipped":
             return Gate("skip", before.reason)  # the failure further up is what a person wants to know
-        if not mended:
-            why = before.reason or "it failed"
-            return Gate("skip", f"{upstream} of {shown(before.slot.at)} was given up: {why}")
+        why = before.reason or "it failed"
+        return Gate("skip", f"{upstream} of {shown(before.slot.at)} was given up: {why}")
     oldest = spec.upstream_freshness_seconds
     if oldest is None and before is not None and before.status == "succeeded":
         return GO  # also when its run could not be written to the run log
@@ -73,6 +71,18 @@ def _of_one(
     if oldest is not None and now - at > dt.timedelta(seconds=oldest):
         return Gate("skip", f"{upstream} last succeeded at {shown(at)}, more than {oldest:g} s ago")
     return GO
+
+
+def is_unmended(record: SlotRecord, success: RunRecord | None) -> bool:
+    """Whether a slot did not succeed, and its pipeline's newest ``success`` does not make up for it.
+
+    One by hand does, as a rule, and one of a later slot: not the run of an older slot that came late.
+    """
+    if record.status not in UNSUCCESSFUL or is_missed(record):
+        return False
+    if success is None or success.started_at <= record.slot.at:
+        return True
+    return success.slot is not None and success.slot < record.slot.at
 
 
 def shown(moment: dt.datetime, *, seconds: bool = False) -> str:

@@ -34,6 +34,7 @@ def settle_interrupted(
     """Called with the pipeline's locks held: whoever is still ``running`` then is dead.
 
     Targets that are ``unreachable`` now are not asked. A run log that does not answer is asked another time.
+    Of transforms after the load no ledger tells: with some, a run that has not said so did not succeed.
     """
     try:
         unended = run_log.running(spec.name)
@@ -44,10 +45,8 @@ def settle_interrupted(
         if record.run_id == own_run_id or _is_alive(record):
             continue
         committed = committed_targets(spec, world, record.run_id, record.batch, unreachable)
-        if len(committed) == len(spec.targets):
+        if len(committed) == len(spec.targets) and not spec.transforms_post:
             reason = COMMITTED
-            if spec.transforms_post:
-                reason += "; its post-load transforms may not have run"
             run_log.settle(record.run_id, "succeeded", reason)
         else:
             reason = _interrupted(spec, committed, unreachable)
@@ -64,6 +63,8 @@ def _interrupted(spec: PipelineSpec, committed: Collection[str], unreachable: Co
         reason = f"the process ended before it committed to {missing}; nothing of it is there"
     else:
         reason = f"the process ended after it had committed to {', '.join(committed)}"
+        if spec.transforms_post:
+            reason += "; its post-load transforms may not have run"
     return f"{reason}; {', '.join(unreachable)} cannot be asked now" if unreachable else reason
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ematix_flow.graph.registry import Registry
-from ematix_flow.schedule.due import is_before, is_missed
+from ematix_flow.schedule.due import is_before
 from ematix_flow.schedule.endings import LOOKED_BACK, has_ended, last_ends, was_locked
+from ematix_flow.schedule.gates import is_unmended
 from ematix_flow.schedule.workflows import Workflows, slot_name
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.schedules import Schedule
@@ -127,9 +128,7 @@ def _standing(
     slot = unended.get(spec.name)
     if slot is None:
         last = newest.get(spec.name)
-        bad = last is not None and last.status in ("gave_up", "skipped") and not is_missed(last)
-        mended = bad and last is not None and success is not None and success.started_at > last.slot.at
-        slot = last if bad and not mended else None
+        slot = last if last is not None and is_unmended(last, success) else None
     due = next_due(spec.schedule, spec.timezone, now)
     begun = [record for record in records if not was_locked(record)] or records
     return Standing(spec, begun[0] if begun else None, failures, slot, due)

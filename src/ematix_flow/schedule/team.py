@@ -97,11 +97,9 @@ def jar_groups_of(registry: Registry, names: Iterable[str]) -> frozenset[str]:
     groups: set[str] = set()
     with use_registry(registry):
         for name in names:
-            spec = registry.pipeline(name).spec
-            for reference in (spec.source.connection, *(target.connection for target in spec.targets)):
+            for reference in registry.pipeline(name).spec.connections:
                 with contextlib.suppress(FlowError):  # whoever runs the pipeline says what is wrong with it
-                    if reference is not None:
-                        groups.update(open_backend(resolve_for_use(reference)).jar_groups)
+                    groups.update(open_backend(resolve_for_use(reference)).jar_groups)
     return frozenset(groups)
 
 

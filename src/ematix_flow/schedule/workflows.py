@@ -75,9 +75,11 @@ class Workflows:
     def advance(self, store: SlotStore) -> None:
         """End the slots whose jobs have ended, and open one for each trigger that is satisfied now."""
         now = store.now()
-        for spec, record in self._unended(store):
-            jobs = store.many(job_slots(spec, record))
-            over = [each for each in jobs.values() if each.status in ENDED and not is_missed(each)]
+        unended = self._unended(store)
+        known = _known_jobs(store, unended)
+        for spec, record in unended:
+            jobs = (known.get(slot) for slot in job_slots(spec, record))
+            over = [each for each in jobs if each and each.status in ENDED and not is_missed(each)]
             if len(over) < len(spec.jobs) or not record.is_due(now):
                 continue
             claim = store.claim(record, "workflow", _ENDING_SECONDS)
@@ -90,15 +92,18 @@ class Workflows:
 
         Up to the moment until which the jobs' own fires are opened: a later slot would hide one of them.
         """
-        for spec, record in self._unended(store):
-            if record.slot.at > until or set(spec.jobs) & set(not_yet):
-                continue
-            wanted = job_slots(spec, record)
-            known = store.many(wanted)
-            store.open([slot for slot in wanted if slot not in known])
-            for slot, job in known.items():
-                if is_missed(job):  # by its own schedule; here it is asked for
-                    store.reopen(slot)
+        unended = [
+            (spec, record)
+            for spec, record in self._unended(store)
+            if record.slot.at <= until and not set(spec.jobs) & set(not_yet)
+        ]
+        known = _known_jobs(store, unended)
+        wanted = [slot for spec, record in unended for slot in job_slots(spec, record)]
+        if new := [slot for slot in wanted if slot not in known]:
+            store.open(new)
+        for slot, job in known.items():
+            if is_missed(job):  # by its own schedule; here it is asked for
+                store.reopen(slot)
 
     def firings(self, store: SlotStore) -> dict[str, Firing]:
         """The newest firing of each workflow that has a trigger."""
@@ -134,10 +139,7 @@ class Workflows:
         if not firings:
             return
         ends = self.last_ends(store)
-        # who wrote the row may have died before it opened the slot
-        slots = {name: Slot(slot_name(name), firing.at) for name, firing in firings.items() if firing.at}
-        known = store.many(list(slots.values()))
-        store.open([slot for slot in slots.values() if slot not in known])
+        self._open_last(store, firings)
         for name, firing in firings.items():
             trigger = self.specs[name].triggered_by
             assert trigger is not None
@@ -156,10 +158,22 @@ class Workflows:
                 store.open([Slot(slot_name(name), at)], reason=told)
                 _log.info("workflow %s fires %s", name, told)
 
-    def _unended(self, store: SlotStore) -> Iterator[tuple[WorkflowSpec, SlotRecord]]:
+    def _open_last(self, store: SlotStore, firings: Mapping[str, Firing]) -> None:
+        """The slots of the newest firings: who wrote the row may have died before it opened the slot.
+
+        Where a newer one is known, this one was opened in its time and has been forgotten since.
+        """
+        slots = [Slot(slot_name(name), firing.at) for name, firing in firings.items() if firing.at]
+        known = store.many(slots)
+        unknown = {slot.pipeline: slot for slot in slots if slot not in known}
+        if unknown:
+            last = store.last_fires(list(unknown))
+            store.open([slot for name, slot in unknown.items() if name not in last or last[name] < slot.at])
+
+    def _unended(self, store: SlotStore) -> list[tuple[WorkflowSpec, SlotRecord]]:
         by_slot = {slot_name(name): spec for name, spec in self.specs.items()}
-        for record in store.unended(list(by_slot)) if by_slot else ():
-            yield by_slot[record.slot.pipeline], record
+        found = store.unended(list(by_slot)) if by_slot else ()
+        return [(by_slot[record.slot.pipeline], record) for record in found]
 
 
 def slot_name(workflow: str) -> str:
@@ -176,6 +190,14 @@ def kept_under(specs: Iterable[WorkflowSpec]) -> Iterator[str]:
 
 def job_slots(spec: WorkflowSpec, record: SlotRecord) -> list[Slot]:
     return [Slot(job, record.slot.at) for job in spec.jobs]
+
+
+def _known_jobs(
+    store: SlotStore, unended: Iterable[tuple[WorkflowSpec, SlotRecord]]
+) -> dict[Slot, SlotRecord]:
+    """Of all their jobs, in one question."""
+    wanted = dict.fromkeys(slot for spec, record in unended for slot in job_slots(spec, record))
+    return store.many(list(wanted)) if wanted else {}
 
 
 def new_ends(trigger: Trigger, firing: Firing, ends: Mapping[str, LastEnd]) -> dict[str, str]:

@@ -289,6 +289,12 @@ class PipelineSpec:
     where: SourceLocation | None = field(default=None, compare=False)
 
     @property
+    def connections(self) -> tuple[ConnectionRef, ...]:
+        """Those that it names: the source's, if it has one of its own, and each target's."""
+        own = () if self.source.connection is None else (self.source.connection,)
+        return (*own, *(target.connection for target in self.targets))
+
+    @property
     def transform_references(self) -> tuple[str, ...]:
         return tuple(step.text for step in self.transforms_post if step.kind == "reference")
 

@@ -155,4 +155,7 @@ class SlotStore(ABC):
 
     @abstractmethod
     def purge(self, before: dt.datetime, pipeline: str | None = None) -> int:
-        """Forget ended slots that fired earlier, of one pipeline or all, but never its newest; how many."""
+        """Forget ended slots that fired earlier, of one pipeline or all, but never its newest; how many.
+
+        One of a moment at which another has not ended stays: it may be a job that its workflow asks for.
+        """

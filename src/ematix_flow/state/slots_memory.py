@@ -174,11 +174,12 @@ class MemorySlots(SlotStore):
     def purge(self, before: dt.datetime, pipeline: str | None = None) -> int:
         newest = {record.slot for record in self.newest([slot.pipeline for slot in self._slots]).values()}
         with self._lock:
+            unended = {slot.at for slot, record in self._slots.items() if record.status not in ENDED}
             old = [
                 slot
-                for slot, record in self._slots.items()
+                for slot in self._slots
                 if slot.at < before
-                and record.status in ENDED
+                and slot.at not in unended
                 and slot not in newest
                 and pipeline in (None, slot.pipeline)
             ]

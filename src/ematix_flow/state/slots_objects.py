@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any, TypeVar
@@ -63,13 +63,16 @@ class ObjectSlots(SlotStore):
     def unended(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
         """A mark that a crash left of a slot that had ended stays until the slot is forgotten."""
         parts = None if pipelines is None else {name_part(name) for name in pipelines}
-        names = (key.split("/")[1:] for key in self._store.names("unended/"))
-        keys = (f"slots/{part}/{turned(at)}" for at, part in names if parts is None or part in parts)
+        marks = self._store.names("unended/")
+        found = self._marked(mark for mark in marks if parts is None or mark.rpartition("/")[2] in parts)
+        return sorted(found, key=lambda record: (record.slot.at, record.slot.pipeline))
+
+    def _marked(self, marks: Iterable[str]) -> Iterator[SlotRecord]:
+        """Those of the slots with these marks that have not ended."""
+        names = (mark.split("/")[1:] for mark in marks)
+        keys = (f"slots/{part}/{turned(at)}" for at, part in names)
         found = (_record(document.value) for document in self._store.read_all(keys) if document is not None)
-        return sorted(
-            (record for record in found if record.status not in ENDED),
-            key=lambda record: (record.slot.at, record.slot.pipeline),
-        )
+        return (record for record in found if record.status not in ENDED)
 
     def newest(self, pipelines: Sequence[str]) -> dict[str, SlotRecord]:
         keys = [_key(Slot(name, at)) for name, at in self.last_fires(pipelines).items()]
@@ -151,6 +154,9 @@ class ObjectSlots(SlotStore):
         return bool(self._change(slot, lambda slots: slots.reopen(slot)))
 
     def purge(self, before: dt.datetime, pipeline: str | None = None) -> int:
+        end = f"unended/{oldest_first(before)}"
+        marks = itertools.takewhile(partial(operator.gt, end), self._store.names("unended/"))
+        awaited = {record.slot.at for record in self._marked(marks)}
         done = 0
         heads = "heads/" if pipeline is None else f"heads/{name_part(pipeline)}/"
         for head in list(self._store.names(heads)):
@@ -160,7 +166,8 @@ class ObjectSlots(SlotStore):
             old = self._store.names(prefix, after=f"{prefix}{start}")
             while keys := list(itertools.islice(old, _PURGED_AT_ONCE)):
                 found = [each for each in self._store.read_all(keys) if each is not None]
-                gone = [_record(each.value).slot for each in found if self._may_be_removed(each)]
+                free = [each for each in found if _record(each.value).slot.at not in awaited]
+                gone = [_record(each.value).slot for each in free if self._may_be_removed(each)]
                 self._store.remove([name for slot in gone for name in (_unended(slot), _key(slot))])
                 done += len(gone)
         return done

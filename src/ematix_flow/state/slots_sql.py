@@ -143,6 +143,7 @@ class SqlSlots(SlotStore):
 
     def many(self, wanted: Sequence[Slot]) -> dict[Slot, SlotRecord]:
         found: dict[Slot, SlotRecord] = {}
+        asked = set(wanted)
         with self._asking() as connection:
             for first in range(0, len(wanted), _AT_ONCE):
                 part = wanted[first : first + _AT_ONCE]
@@ -151,7 +152,7 @@ class SqlSlots(SlotStore):
                     slots.c.fires_at.in_({slot.at for slot in part}),
                 )
                 records = [_record(row) for row in connection.execute(query)]
-                found |= {record.slot: record for record in records if record.slot in part}
+                found |= {record.slot: record for record in records if record.slot in asked}
         return found
 
     # ------------------------------------------------------------------ slots
@@ -295,13 +296,14 @@ class SqlSlots(SlotStore):
 
     def purge(self, before: dt.datetime, pipeline: str | None = None) -> int:
         """A portion a transaction: who claims at the same time waits for none of it long."""
-        later = slots.alias("later")
+        later, beside = slots.alias("later"), slots.alias("beside")
         newer = sa.exists().where(later.c.pipeline == slots.c.pipeline, later.c.fires_at > slots.c.fires_at)
+        awaited = sa.exists().where(beside.c.fires_at == slots.c.fires_at, beside.c.status.in_(UNENDED))
         mine = sa.true() if pipeline is None else slots.c.pipeline == pipeline
         ended = slots.c.status.in_(ENDED)
         query = (
             sa.select(slots.c.pipeline, slots.c.fires_at)
-            .where(slots.c.fires_at < before, ended, newer, mine)
+            .where(slots.c.fires_at < before, ended, newer, sa.not_(awaited), mine)
             .limit(_AT_ONCE)
         )
         done = 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import replace
 
+import pytest
+
 from ematix_flow.schedule.gates import Gate, gate
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.records import RunRecord
@@ -18,10 +20,17 @@ SLOT = Slot("sums", NOON)
 
 
 def asked(
-    store: MemorySlots, successes: dict[str, dt.datetime], spec: PipelineSpec = SPEC, now: dt.datetime = NOON
+    store: MemorySlots,
+    successes: dict[str, dt.datetime],
+    spec: PipelineSpec = SPEC,
+    now: dt.datetime = NOON,
+    slot: dt.datetime | None = None,
 ) -> Gate:
+    """``slot``: whose the runs were that succeeded; without one they were started by hand."""
     runs = {
-        name: RunRecord(name, name, "w:t", "append", status="succeeded", started_at=at, finished_at=at)
+        name: RunRecord(
+            name, name, "w:t", "append", status="succeeded", slot=slot, started_at=at, finished_at=at
+        )
         for name, at in successes.items()
     }
     return gate(spec, SLOT, now, store.unended(spec.depends_on), store.latest, runs.get)
@@ -72,6 +81,19 @@ def test_one_failure_does_not_latch() -> None:
     ended(store, "orders", NOON - HOUR, "gave_up")
     ended(store, "orders", NOON)
     assert asked(store, BOTH).verdict == "go"
+
+
+@pytest.mark.parametrize(
+    ("slot", "verdict"), [(NOON - HOUR, "skip"), (NOON, "go"), (NOON + HOUR, "go"), (None, "go")]
+)
+def test_a_slot_that_was_given_up_is_made_up_for_by_a_later_success_of_no_older_slot(
+    slot: dt.datetime | None, verdict: str
+) -> None:
+    """After an outage the slots of many hours run late: the success of one says nothing of the next."""
+    store = MemorySlots()
+    ended(store, "orders", NOON, "gave_up")
+    late = dict.fromkeys(BOTH, NOON + 3 * HOUR)
+    assert asked(store, late, now=NOON + 3 * HOUR, slot=slot).verdict == verdict
 
 
 def test_what_never_succeeded_holds_back() -> None:

@@ -163,6 +163,30 @@ def test_a_job_that_its_own_schedule_fires_at_the_same_moment_runs_once(shop: Pa
     assert execute(shop, "SELECT count(*) FROM shop__t_orders") == [(1,)]
 
 
+def test_a_trigger_waits_for_the_transforms_of_a_run_that_died_before_them() -> None:
+    """The load of the dead run is committed; while the next run makes up for the rest, somebody looks."""
+    fired: list[int] = []
+    at, workflow = utc_now(), slot_name("after")
+
+    def follows(conn: Any) -> None:
+        with runner() as other:
+            other.look(other.agenda(MINUTE))
+            fired.append(len(other.store.unended([workflow])))
+
+    orders = declare("orders", transforms_post=[follows])
+    declare("mail")
+    ematix.workflow("after", jobs=["mail"], triggered_by="orders")
+    with pytest.raises(faults.InjectedCrash), faults.inject("apply.after_commit", "crash"):
+        orders.sync(run_log=LOG, slot=at)
+    open_slot("orders", at)
+    assert names(run_due()) == [("orders", "succeeded"), ("mail", "succeeded")]
+    assert fired == [0]
+    with runner() as here:
+        _, dead = here.run_log.list("orders")
+    assert dead.status == "interrupted"
+    assert (dead.error_message or "").endswith("; its post-load transforms may not have run")
+
+
 def test_a_job_that_fails_ends_its_workflow_with_the_reason() -> None:
     declare("orders", sql="SELECT id FROM nowhere")
     declare("daily", "orders")
@@ -316,6 +340,35 @@ def test_a_success_by_hand_lets_what_waits_go_on(shop: Path) -> None:
     with runner() as here:
         standing, _ = standings(current_registry(), None, here.store, here.run_log, utc_now())
     assert standing.slot is None and standing.why == ""
+
+
+def test_the_late_run_of_an_older_slot_does_not_make_up_for_one_that_was_given_up(shop: Path) -> None:
+    """As in a catch-up: the first hour loads, the source is gone in the second."""
+    first, second = utc_now() - 2 * MINUTE, utc_now() - MINUTE
+    declare("orders", transforms_post=["ALTER TABLE raw RENAME TO gone"])
+    declare("daily", "orders")
+    for at in (first, second):
+        open_slot("orders", at)
+        open_slot("daily", at)
+    run_due()
+    assert status_of(Slot("orders", first))[0] == "succeeded"
+    assert status_of(Slot("orders", second))[0] == "gave_up"
+    assert status_of(Slot("daily", second))[0] == "skipped"
+    with runner() as here:
+        standing, _ = standings(current_registry(), None, here.store, here.run_log, utc_now())
+    assert standing.slot is not None and standing.slot.status == "gave_up"
+
+
+def test_what_is_foreseen_of_an_older_slot_does_not_make_up_for_one_that_was_given_up() -> None:
+    first, second = utc_now() - 2 * MINUTE, utc_now() - MINUTE
+    declare("orders")
+    declare("daily", "orders")
+    open_slot("orders", first)
+    open_slot("daily", second)
+    with runner() as here:
+        here.store.open([Slot("orders", second)], "gave_up", "no source")
+        found = [(each.slot.pipeline, each.would) for each in foresee(here, MINUTE)]
+    assert found == [("orders", "run"), ("daily", "be skipped")]
 
 
 def test_an_upstream_that_found_nothing_new_counts_as_fresh() -> None:

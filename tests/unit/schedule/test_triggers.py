@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -13,10 +13,11 @@ from ematix_flow.schedule.slots import look
 from ematix_flow.schedule.workflows import Firing, Workflows, is_satisfied, slot_name
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.spec.workflows import Trigger, WorkflowSpec
-from ematix_flow.state.slots import Slot, SlotStatus
+from ematix_flow.state.slots import Slot, SlotRecord, SlotStatus
 from ematix_flow.state.slots_memory import MemorySlots
 
 NOON = dt.datetime(2026, 5, 17, 12, tzinfo=dt.timezone.utc)
+HOUR = dt.timedelta(hours=1)
 ANY = WorkflowSpec("w", ("mail",), Trigger("any", ("orders", "items")))
 
 
@@ -119,3 +120,61 @@ def test_a_fire_that_a_job_had_missed_runs_after_all_when_its_workflow_asks_for_
     store.open([Slot(slot_name("w"), NOON)])
     found = look(store, Agenda([], dt.timedelta(minutes=1)), Workflows([ANY], lambda names: {}), ["mail"])
     assert [record.slot for record in found] == [Slot("mail", NOON)]
+
+
+def test_a_firing_whose_slot_was_not_opened_by_who_wrote_it_is_made_good() -> None:
+    store = MemorySlots(lambda: NOON)
+    store.open([Slot(slot_name("w"), NOON - HOUR)], "succeeded")
+    written = Slot(slot_name("w") + ":firings", dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.timezone.utc))
+    store.open([written], "succeeded", Firing(1, NOON, {"orders": ["run:1"]}).to_text())
+    Workflows([ANY], lambda names: {"orders": good("run:1")}).advance(store)
+    assert store.get(Slot(slot_name("w"), NOON)) is not None
+
+
+def test_a_firing_whose_slot_has_been_forgotten_does_not_fire_again() -> None:
+    """Of a workflow that its schedule starts often, and its trigger rarely."""
+    store = MemorySlots(lambda: NOON)
+    workflows = Workflows([ANY], lambda names: {"orders": good("run:1")})
+    workflows.advance(store)
+    fired = Slot(slot_name("w"), NOON)
+    store.open([Slot("mail", NOON), Slot("mail", NOON + HOUR)], "succeeded")
+    workflows.advance(store)  # its jobs have ended, and it ends
+    store.open([Slot(slot_name("w"), NOON + HOUR)], "succeeded")
+    assert store.purge(NOON + HOUR) == 2
+    workflows.advance(store)
+    assert store.get(fired) is None
+
+
+def test_a_job_that_ran_is_not_opened_again_while_its_workflow_waits_for_another() -> None:
+    """As where nobody here runs the other job."""
+    store = MemorySlots(lambda: NOON)
+    workflows = Workflows([WorkflowSpec("w", ("core", "elsewhere"))], lambda names: {})
+    store.open([Slot(slot_name("w"), NOON)])
+    workflows.open_jobs(store, NOON)
+    (core,) = store.unended(["core"])
+    claim = store.claim(core, "a", 30.0)
+    assert claim is not None and store.end(claim, "succeeded")
+    store.open([Slot("core", NOON + HOUR)], "succeeded")
+    store.purge(NOON + HOUR)
+    workflows.open_jobs(store, NOON)
+    assert store.unended(["core"]) == []
+
+
+@pytest.mark.parametrize("unended", [1, 7])
+def test_the_jobs_of_all_workflows_that_have_not_ended_are_asked_for_together(unended: int) -> None:
+    class Counted(MemorySlots):
+        asked = 0
+
+        def many(self, wanted: Sequence[Slot]) -> dict[Slot, SlotRecord]:
+            self.asked += 1
+            return super().many(wanted)
+
+    store = Counted(lambda: NOON)
+    specs = [WorkflowSpec("w", ("mail", "core")), WorkflowSpec("v", ("mail",))]
+    workflows = Workflows(specs, lambda names: {})
+    moments = [NOON - number * HOUR for number in range(unended)]
+    store.open([Slot(slot_name(spec.name), at) for spec in specs for at in moments])
+    workflows.advance(store)
+    workflows.open_jobs(store, NOON)
+    assert store.asked == 2
+    assert len(store.unended(["mail"])) == len(store.unended(["core"])) == unended
