@@ -1,13 +1,21 @@
 """One look of the scheduler at 1,000 pipelines, on a store that knows a week of hourly slots of each.
 
-Two kinds of looks: nothing is due; and all are due, but wait for an upstream that runs. The budget is 250 ms.
+Looks of several kinds, each within the budget of 250 ms: nothing is due; all are due, but wait for an
+upstream that runs; all fire in this moment; and the look after that. The schedules are one for all, and then
+many in many zones. A look starts no more runs than there is room for, so what a start costs is told for one;
+a look that finds an upstream given up skips all that wait for it, and what that costs is told for one, too.
+
+The clock is the store's own, set to a working day: what fires does not depend on when this is run.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import functools
+import logging
 import shutil
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,14 +25,30 @@ from benchmarks.machine import commit, machine_facts, versions
 from benchmarks.results import Result, Run
 from benchmarks.rounds import new_folder
 from benchmarks.servers import Servers
+from ematix_flow.schedule.executors.base import Dispatch
+from ematix_flow.schedule.executors.subprocesses import SubprocessExecutor
 
 if TYPE_CHECKING:
-    from ematix_flow.schedule.scheduler import Scheduler
-    from ematix_flow.state.slots import SlotStore
+    import sqlalchemy as sa
 
-PIPELINES, HOURS, TICKS = 1_000, 168, 9
+    from ematix_flow.graph.registry import Registry
+    from ematix_flow.schedule.scheduler import Scheduler
+
+PIPELINES, HOURS, TICKS, STARTS = 1_000, 168, 9, 8
 BUDGET_SECONDS = 0.25
-MODULE = f"""\
+HOUR, FIVE_MINUTES, SECOND = dt.timedelta(hours=1), dt.timedelta(minutes=5), dt.timedelta(seconds=1)
+NOON = dt.datetime(2026, 3, 18, 12, tzinfo=dt.timezone.utc)  # a Wednesday
+ZONES = (
+    *("UTC", "Europe/Berlin", "Europe/London", "America/New_York", "America/Los_Angeles"),
+    *("America/Sao_Paulo", "Asia/Kolkata", "Asia/Tokyo", "Australia/Sydney", "Africa/Casablanca"),
+)
+CRONS = (
+    *("*/5 8-18 * * 1-5", "*/5 * * * *", "*/5 6-22 * * *", "*/15 7-19 * * 1-5", "*/10 0-21 * * 1-6"),
+    *("0 */2 * * *", "30 6,12,18 * * *", "15 3 * * *", "0 9 1 * *", "*/5 9-17 1-28 * 1-5"),
+)
+ONE_FOR_ALL = '("@hourly", "UTC")'
+MANY = f"[(cron, zone) for cron in {CRONS} for zone in {ZONES}][number % {len(CRONS) * len(ZONES)}]"
+MODULE = """\
 from ematix_flow import BigInt, ManagedTable, ematix
 
 
@@ -37,13 +61,15 @@ def upstream(conn):
     return "SELECT 1 AS order_id"
 
 
-for number in range({PIPELINES}):
+for number in range({pipelines}):
+    cron, zone = {schedule}
 
     @ematix.pipeline(
         target=Orders,
         target_connection="warehouse",
         name=f"orders_{{number}}",
-        schedule="@hourly",
+        schedule=cron,
+        timezone=zone,
         depends_on=[upstream],
     )
     def orders(conn):
@@ -55,16 +81,18 @@ def run_scheduler_ticks(repeat: int, say: Callable[[str], None]) -> Result:
     folder = new_folder("scheduler-tick")
     facts, about = machine_facts(), versions()
     runs: list[Run] = []
-    (folder / "thousand.py").write_text(MODULE, encoding="utf-8")
+    for name, schedule in (("hourly", ONE_FOR_ALL), ("many", MANY)):
+        text = MODULE.format(pipelines=PIPELINES, schedule=schedule)
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
     try:
         with Servers() as servers:
             for number in range(1, repeat + 1):
                 postgres = servers.create("postgres", f"scheduler{number}").location
-                for store, url in (("SQLite", str(folder / f"{number}.db")), ("PostgreSQL", postgres)):
-                    for kind, seconds in _looks(folder, url):
+                for store, url in (("SQLite", f"sqlite://{folder}/{number}.db"), ("PostgreSQL", postgres)):
+                    for kind, seconds in looks(folder, url):
                         run = Run(f"{store}: {kind}", number, 0.0, seconds, seconds)
                         runs.append(run)
-                        say(f"  round {number}, {run.contestant}: {seconds * 1000:.0f} ms")
+                        say(f"  round {number}, {run.contestant}: {seconds * 1000:.1f} ms")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Result(
@@ -81,52 +109,185 @@ def run_scheduler_ticks(repeat: int, say: Callable[[str], None]) -> Result:
     )
 
 
-def _looks(folder: Path, url: str) -> Iterator[tuple[str, float]]:
+def looks(folder: Path, url: str) -> Iterator[tuple[str, float]]:
     """The median of some looks of each kind at a new store."""
-    from ematix_flow.backends.run_logs import open_slots
     from ematix_flow.state.slots import Slot
 
-    store, now = open_slots(url, env={}, kept=True), dt.datetime.now(dt.timezone.utc)
-    hour = now.replace(minute=0, second=0, microsecond=0)
+    world = _World(url)
+    store, clock = world.store, world.clock
     names = [f"orders_{number}" for number in range(PIPELINES)]
     for hours in range(HOURS):
-        at = hour - dt.timedelta(hours=hours)
-        store.open((Slot(name, at) for name in names), "skipped", "filled in")
-    store.open((Slot(name, now) for name in names), "skipped", "filled in")
-    scheduler = _scheduler(folder, store)
-    yield "nothing is due", _median(scheduler)
-    running = Slot("upstream", hour - dt.timedelta(hours=2))
+        store.open((Slot(name, NOON - hours * HOUR) for name in names), "skipped", "filled in")
+
+    clock.set(NOON + HOUR / 2)
+    scheduler = world.scheduler(folder / "hourly.py")
+    scheduler.tick()  # the first look computes what the next ones remember
+    yield "nothing is due", statistics.median(_timed(scheduler) for _ in range(TICKS))
+
+    moments = [NOON + (1 + number) * HOUR + SECOND for number in range(TICKS)]
+    fire, after = world.fires(scheduler, moments, PIPELINES)
+    yield "all fire", fire
+    yield "the look after all fired", after
+    yield "the start of one run", world.start(scheduler, moments[-1] + HOUR)
+
+    yield "the skip of one run", world.skip(scheduler, moments[-1] + 2 * HOUR)
+
+    running = Slot("upstream", NOON)
     store.open([running])
     seen = store.get(running)
     assert seen is not None and store.claim(seen, "another", 3600) is not None
-    store.open(Slot(name, now - dt.timedelta(seconds=1)) for name in names)
-    yield "all wait for an upstream", _median(scheduler)
+    now = clock()
+    store.open(Slot(name, now) for name in names)
+    scheduler.tick()
+    yield "all wait for an upstream", statistics.median(_timed(scheduler) for _ in range(TICKS))
+
+    world.end_all()
+    clock.set(moments[-1] + 3 * HOUR + FIVE_MINUTES / 2)
+    scheduler = world.scheduler(folder / "many.py")
+    yield "many schedules: the first look", _timed(scheduler)
+    world.end_all()
+    scheduler.tick()
+    yield "many schedules: nothing is due", statistics.median(_timed(scheduler) for _ in range(TICKS))
+    noon = NOON + 27 * HOUR
+    clock.set(noon + FIVE_MINUTES / 2)
+    scheduler.tick()
+    world.end_all()
+    scheduler.tick()
+    moments = [noon + (2 + number) * FIVE_MINUTES + SECOND for number in range(TICKS)]
+    fire, after = world.fires(scheduler, moments, PIPELINES // 4)
+    yield "many schedules: a quarter fire or more", fire
+    yield "many schedules: the look after that", after
+    store.close()
 
 
-def _scheduler(folder: Path, store: SlotStore) -> Scheduler:
-    from ematix_flow.errors import ConfigError
+class _Clock:
+    """The time of a server, or of this machine, moved to a day of our choice."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine, self._ahead = engine, dt.timedelta()
+
+    def set(self, moment: dt.datetime) -> None:
+        self._ahead += moment - self()
+
+    def __call__(self) -> dt.datetime:
+        import sqlalchemy as sa
+
+        if self._engine.dialect.name == "sqlite":
+            return dt.datetime.now(dt.timezone.utc) + self._ahead
+        with self._engine.connect() as connection:  # asked each time, as it is without a clock of ours
+            now: dt.datetime = connection.execute(sa.text("SELECT clock_timestamp()")).scalar_one()
+        return now.astimezone(dt.timezone.utc) + self._ahead
+
+
+class _StartsNothing(SubprocessExecutor):
+    """Of so many ``workers``; each is a process that is over at once."""
+
+    def dispatch(self, job: Dispatch) -> None:
+        process = subprocess.Popen(["true", *job.arguments()], stdin=subprocess.DEVNULL)
+        self._running[process.pid] = (process, job)
+
+    def room(self) -> int:
+        return self.workers - len(self._running)
+
+
+class _World:
+    def __init__(self, url: str) -> None:
+        from ematix_flow.backends.run_logs import sql_tables
+        from ematix_flow.state.runlog_sql import SqlRunLog
+        from ematix_flow.state.slots_sql import SqlSlots
+
+        tables = sql_tables(url, kept=True)
+        self._engine, self._schema = tables.engine, tables.schema
+        self.clock = _Clock(tables.engine)
+        self.clock.set(NOON)
+        self.run_log = tables.used(SqlRunLog)
+        self.store = SqlSlots(tables.engine, tables.location, self.clock, schema=tables.schema)
+
+    def scheduler(self, module: Path) -> Scheduler:
+        from ematix_flow.schedule.run import RunContext
+        from ematix_flow.schedule.run_due import Runner, no_spark
+        from ematix_flow.schedule.scheduler import Scheduler
+
+        context = RunContext(self.run_log, no_spark, trigger="schedule")
+        runner = Runner(_declared(module), self.store, self.run_log, lambda slot: context)
+        return Scheduler(runner, _full(), str(module))
+
+    def fires(self, scheduler: Scheduler, moments: list[dt.datetime], least: int) -> tuple[float, float]:
+        """Looks at moments at which pipelines fire, and the looks that follow, when what fired has ended."""
+        found, after = [], []
+        for moment in moments:
+            self.clock.set(moment)
+            found.append(_timed(scheduler))
+            assert self.end_all() >= least, "they did not fire"
+            after.append(_timed(scheduler))
+        return statistics.median(found), statistics.median(after)
+
+    def start(self, scheduler: Scheduler, moment: dt.datetime) -> float:
+        """What a look takes longer for each run that it starts: its gate, its claim and its process."""
+        from ematix_flow.state.slots import Slot
+
+        ended = Slot("upstream", NOON - HOUR)
+        self.store.open([ended], "succeeded")
+        self.clock.set(moment)
+        scheduler.tick()
+        without = statistics.median(_timed(scheduler) for _ in range(TICKS))
+        found = []
+        for _ in range(TICKS):
+            scheduler.executor = _StartsNothing(STARTS)
+            found.append((_timed(scheduler, STARTS) - without) / STARTS)
+            scheduler.executor.close(10.0)
+        scheduler.executor = _full()
+        self.end_all()
+        return statistics.median(found)
+
+    def skip(self, scheduler: Scheduler, moment: dt.datetime) -> float:
+        """What a look takes longer for each slot that it skips, because an upstream was given up."""
+        from ematix_flow.state.slots import Slot
+
+        self.store.open([Slot("upstream", NOON - HOUR / 2)], "gave_up", "the benchmark wants it so")
+        self.clock.set(moment)
+        scheduler.tick()
+        without = _timed(scheduler)
+        scheduler.executor, lead = _StartsNothing(1), scheduler.leader_seconds
+        scheduler.leader_seconds = 2.0  # a look that takes long stops after half of it
+        logging.disable(logging.WARNING)  # it tells of each
+        took = _timed(scheduler)
+        logging.disable(logging.NOTSET)
+        scheduler.executor, scheduler.leader_seconds = _full(), lead
+        return (took - without) / (PIPELINES - self.end_all())
+
+    def end_all(self) -> int:
+        """Whatever waits or is claimed has ended well."""
+        import sqlalchemy as sa
+
+        from ematix_flow.state.slots import UNENDED
+        from ematix_flow.state.slots_tables import slots
+
+        change = sa.update(slots).where(slots.c.status.in_(UNENDED)).values(status="succeeded")
+        options = {"schema_translate_map": {None: self._schema}, "writes": True}
+        with self._engine.connect().execution_options(**options) as connection, connection.begin():
+            return connection.execute(change).rowcount
+
+
+@functools.cache
+def _declared(module: Path) -> Registry:
     from ematix_flow.graph.loading import load_module
-    from ematix_flow.schedule.executors.subprocesses import SubprocessExecutor
-    from ematix_flow.schedule.run_due import Runner
-    from ematix_flow.schedule.scheduler import Scheduler
-    from ematix_flow.state.runlog import NullRunLog
+    from ematix_flow.graph.registry import Registry, use_registry
 
-    module = str(folder / "thousand.py")
-    forgets = NullRunLog("none", ConfigError("the benchmark runs nothing"))
-
-    def nothing_runs(slot: object) -> None:
-        raise AssertionError(f"{slot} was run")
-
-    runner = Runner(load_module(module), store, forgets, nothing_runs)  # type: ignore[arg-type]
-    return Scheduler(runner, SubprocessExecutor(), module)
+    with use_registry(Registry()):
+        return load_module(str(module))
 
 
-def _median(scheduler: Scheduler) -> float:
-    scheduler.tick()  # what it remembers of the schedules
-    found = []
-    for _ in range(TICKS):
-        begin = time.perf_counter()
-        started = scheduler.tick()
-        found.append(time.perf_counter() - begin)
-        assert not started, "the hour changed: measure again"
-    return statistics.median(found)
+def _full() -> _StartsNothing:
+    """An executor that has no room."""
+    executor = _StartsNothing()
+    executor.workers = 0
+    return executor
+
+
+def _timed(scheduler: Scheduler, starts: int = 0) -> float:
+    begin = time.perf_counter()
+    started = scheduler.tick()
+    took = time.perf_counter() - begin
+    assert len(started) == starts, f"{len(started)} were started"
+    return took

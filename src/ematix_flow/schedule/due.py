@@ -53,7 +53,10 @@ def is_before(record: SlotRecord) -> bool:
 
 
 class Agenda:
-    """All that has a schedule. Between two fires of one nothing is computed for it."""
+    """All that has a schedule. Between two fires of one nothing is computed for it.
+
+    Many fire at the same times: what one look computes for one of them holds for the others.
+    """
 
     def __init__(self, scheduled: Sequence[Scheduled], interval: dt.timedelta) -> None:
         self.scheduled = {each.name: each for each in scheduled}
@@ -65,14 +68,18 @@ class Agenda:
         wanted: list[Slot] = []
         missed: list[Slot] = []
         before: list[Slot] = []
+        same: dict[tuple[Schedule, Catchup, dt.datetime], Due] = {}
         for name, scheduled in self.scheduled.items():
             since = newest.get(name, now - self.interval)
             quiet = self._quiet.get(name)
             if quiet is not None and quiet[0] <= since and now < quiet[1]:
                 continue
-            found = due_slots(scheduled, since, now, self.interval)
-            wanted += found.wanted
-            missed += found.missed
+            alike = (scheduled.schedule, scheduled.catchup, since)
+            if alike not in same:
+                same[alike] = due_slots(scheduled, since, now, self.interval)
+            found = same[alike]
+            wanted += (Slot(name, slot.at) for slot in found.wanted)
+            missed += (Slot(name, slot.at) for slot in found.missed)
             if name not in newest and not found.wanted:
                 last = scheduled.schedule.last(since, since - _EVER)
                 before += [] if last is None else [Slot(name, last)]

@@ -7,6 +7,7 @@ that pass: none fires in an hour that is not there, and both hours of the same n
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import functools
 import heapq
@@ -29,7 +30,8 @@ NAMED = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-_MARGIN = dt.timedelta(days=2)  # more than any zone ever changed at once
+_MARGIN = dt.timedelta(days=2)  # more than any zone ever changed at once, and less than between two changes
+_MINUTE = dt.timedelta(minutes=1)
 _BLOCK, _HALF_A_DAY = dt.timedelta(minutes=15), dt.timedelta(hours=12)
 _FAR = dt.timedelta(days=366 * 30)  # cron gives up on a date that does not come in so long
 
@@ -70,13 +72,7 @@ class Schedule:
 
     def last(self, until: dt.datetime, since: dt.datetime) -> dt.datetime | None:
         """The newest fire in (since, until]; it does not matter how many there were."""
-        reach = dt.timedelta(hours=1)
-        while True:
-            start = max(since, until - reach)
-            newest = max(self.fires(start, until), default=None)
-            if newest is not None or start == since:
-                return newest
-            reach *= 4
+        return _last(self, until, since)
 
     @cached_property
     def _zone(self) -> zoneinfo.ZoneInfo:
@@ -84,39 +80,51 @@ class Schedule:
 
     @cached_property
     def _parsed(self) -> CronSim:
-        """For what it says of the fields, wherever it begins."""
-        return self._cron(dt.datetime(2026, 1, 1))
+        """For what it says of the fields, and to begin anywhere."""
+        return _read(self.fields)
 
     @property
     def fields(self) -> str:
         """The five fields that a name stands for."""
         return NAMED.get(self.cron.strip().lower(), self.cron)
 
-    def _cron(self, start: dt.datetime) -> CronSim:
-        from cronsim import CronSim, CronSimError
+    def _cron(self, start: dt.datetime, *, reverse: bool = False) -> CronSim:
+        """The times of the wall clock after ``start``, or those before it, the latest first."""
+        found = copy.copy(self._parsed)  # reading the line again takes longer than a step
+        found.dt, found.tick_direction = start.replace(microsecond=0), -1 if reverse else 1
+        return found
 
-        if len(self.fields.split()) != 5:
-            raise BadSchedule(
-                "a schedule has five fields (minute hour day month weekday) or is one of " + " ".join(NAMED)
-            )
-        try:
-            return CronSim(self.fields, start)
-        except (CronSimError, AttributeError, TypeError) as error:
-            raise BadSchedule(str(error)) from error
+    def _moment(self, wall: dt.datetime) -> dt.datetime:
+        """Of a time that comes twice the first; of one that is left out, what it would have been before."""
+        return wall.replace(tzinfo=self._zone, fold=0).astimezone(UTC)
+
+    def _is_calm(self, moment: dt.datetime) -> bool:
+        """Whether no clock was set shortly before: then what is later by the wall clock is later indeed."""
+        then, now = (each.astimezone(self._zone).utcoffset() for each in (moment - _MARGIN, moment))
+        return then == now
+
+    def _last_of_the_calm(self, until: dt.datetime) -> dt.datetime | None:
+        """The newest fire up to then, by one step back of the wall clock; None where that does not tell."""
+        if len(self._parsed.hours) == 24 or not self._is_calm(until):
+            return None
+        local = until.astimezone(self._zone).replace(tzinfo=None, second=0)
+        wall = next(self._cron(local + _MINUTE, reverse=True), None)
+        moment = None if wall is None else self._moment(wall)
+        return moment if moment is not None and self._is_calm(moment) else None
 
     def _moments(self, after: dt.datetime) -> Iterator[dt.datetime]:
         """All fires from some time before ``after`` on, in order; one may come twice."""
         if len(self._parsed.hours) == 24:
             yield from self._every_hour(self._parsed, after)
             return
-        local = after.astimezone(self._zone)
+        local = after.astimezone(self._zone).replace(tzinfo=None)
         waiting: list[dt.datetime] = []
-        for wall in self._cron(local.replace(tzinfo=None) - _MARGIN):
-            # of a time that comes twice the first; of one that is left out, what it would have been before
-            moment = wall.replace(tzinfo=self._zone, fold=0).astimezone(UTC)
-            while waiting and waiting[0] < moment - _MARGIN:
-                yield heapq.heappop(waiting)
+        for wall in self._cron(local if self._is_calm(after) else local - _MARGIN):
+            moment = self._moment(wall)
             heapq.heappush(waiting, moment)
+            sure = moment if self._is_calm(moment) else moment - _MARGIN
+            while waiting and waiting[0] <= sure:
+                yield heapq.heappop(waiting)
         yield from sorted(waiting)
 
     def _every_hour(self, cron: CronSim, after: dt.datetime) -> Iterator[dt.datetime]:
@@ -138,6 +146,34 @@ class Schedule:
 
 
 @functools.lru_cache(maxsize=4096)
+def _read(fields: str) -> CronSim:
+    from cronsim import CronSim, CronSimError
+
+    if len(fields.split()) != 5:
+        raise BadSchedule(
+            "a schedule has five fields (minute hour day month weekday) or is one of " + " ".join(NAMED)
+        )
+    try:
+        return CronSim(fields, dt.datetime(2026, 1, 1))
+    except (CronSimError, AttributeError, TypeError) as error:
+        raise BadSchedule(str(error)) from error
+
+
+@functools.lru_cache(maxsize=4096)
 def _next(schedule: Schedule, after: dt.datetime) -> dt.datetime | None:
     """Many pipelines fire at the same times, and all are asked at the same moment."""
     return next(schedule.fires(after, after + _FAR), None)
+
+
+@functools.lru_cache(maxsize=4096)
+def _last(schedule: Schedule, until: dt.datetime, since: dt.datetime) -> dt.datetime | None:
+    newest = schedule._last_of_the_calm(until)
+    if newest is not None:
+        return newest if newest > since else None
+    reach = dt.timedelta(hours=1)
+    while True:
+        start = max(since, until - reach)
+        newest = max(schedule.fires(start, until), default=None)
+        if newest is not None or start == since:
+            return newest
+        reach *= 4

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ematix_flow.schedule import due
 from ematix_flow.schedule.due import Agenda, Due, Scheduled, due_slots
 from ematix_flow.schedule.slots import look
 from ematix_flow.schedule.workflows import Workflows, slot_name
@@ -97,6 +99,24 @@ def test_a_job_that_another_opens_later_does_not_hide_its_own_fire() -> None:
     look(store, agenda, workflows)
     found = [(record.slot.pipeline, record.slot.at) for record in store.unended()]
     assert found == [("p", NOON), ("p", late), (slot_name("after"), late)]
+
+
+def test_what_fires_at_the_same_times_is_computed_once_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed, real = [], due.due_slots
+
+    def noted(scheduled: Scheduled, *rest: Any) -> Due:
+        computed.append(scheduled.name)
+        return real(scheduled, *rest)
+
+    monkeypatch.setattr(due, "due_slots", noted)
+    each = Schedule("0 * * * *")
+    alike = [Scheduled(name, each) for name in ("a", "b", "c")]
+    others = [Scheduled("none", each, "none"), Scheduled("zone", Schedule("0 * * * *", "Asia/Kathmandu"))]
+    newest = {"a": at(9), "b": at(9), "c": at(11), "none": at(9), "zone": at(9)}
+    found = Agenda([*alike, *others], MINUTE).due(newest, at(11, 30))
+    assert computed == ["a", "c", "none", "zone"]
+    assert found.wanted == (Slot("a", at(11)), Slot("b", at(11)), Slot("zone", at(11, 15)))
+    assert found.missed == (Slot("none", at(11)),)
 
 
 @settings(max_examples=60, deadline=None)

@@ -8,6 +8,7 @@ import zoneinfo
 from itertools import islice, pairwise
 
 import pytest
+from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -207,6 +208,42 @@ def test_the_last_fire_is_the_last_of_all(zone: str, cron: str) -> None:
     since, until = utc(2024, 2, 20), utc(2024, 3, 20, 11, 17)
     everything = fires(cron, zone, since, until)
     assert Schedule(cron, zone).last(until, since) == (everything[-1] if everything else None)
+
+
+@pytest.mark.parametrize(("zone", "year"), FIVE_YEARS.items())
+def test_from_wherever_one_looks_around_a_change_the_fires_are_the_same(zone: str, year: int) -> None:
+    schedule = Schedule("30 0-3,23 * * *", zone)
+    for changed, _ in offsets_of(zone, utc(year, 1, 1), utc(year + 5, 1, 1))[1:]:
+        everything = list(schedule.fires(changed - 9 * DAY, changed + 5 * DAY))
+        near = [changed + n * 40 * MINUTE for n in range(-4, 5)]
+        for moment in [
+            *near,
+            *(changed + n * DAY + 7 * MINUTE for n in (-2, -1, 1, 2, 3)),
+            changed + 2 * DAY,
+        ]:
+            before = [each for each in everything if each <= moment]
+            later = [each for each in everything if each > moment]
+            assert schedule.next(moment) == later[0], moment
+            assert list(schedule.fires(moment, moment + DAY)) == [n for n in later if n <= moment + DAY]
+            assert schedule.last(moment, changed - 9 * DAY) == before[-1], moment
+            assert schedule.last(moment, before[-1]) is None
+
+
+def test_what_is_near_is_found_in_a_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a schedule fires on other days: a thousand are asked at each look."""
+    steps, step = 0, CronSim.__next__
+
+    def counted_step(cron: CronSim) -> dt.datetime:
+        nonlocal steps
+        steps += 1
+        return step(cron)
+
+    monkeypatch.setattr(CronSim, "__next__", counted_step)
+    schedule, monday = Schedule("*/5 8-18 * * 1-5", "Europe/Berlin"), utc(2026, 5, 18, 6)
+    assert schedule.next(monday - HOUR) == monday
+    assert list(schedule.fires(monday - MINUTE, monday)) == [monday]
+    assert schedule.last(monday - MINUTE, monday - 9 * DAY) == utc(2026, 5, 15, 16, 55)
+    assert steps <= 6
 
 
 @pytest.mark.parametrize("cron", ["", "x", "* * * *", "0 0 0 * * *", "61 * * * *", "@never", "0 0 31 2 *"])
