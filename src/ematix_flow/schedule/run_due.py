@@ -144,7 +144,7 @@ class Runner:
     ) -> Iterator[SlotOutcome]:
         ready, waiting = list(due), dict[SlotRecord, SlotOutcome]()
         at_work: set[str] = set()
-        elsewhere = {held.slot.pipeline: held for held in self.held({record.slot.pipeline for record in due})}
+        elsewhere = self._elsewhere({record.slot.pipeline for record in due})
         while ready or team.busy:
             while ready and team.room:
                 record = ready.pop(0)
@@ -160,9 +160,11 @@ class Runner:
                     before(found.slot)
                     at_work.add(name)
                     team.start(partial(self.run_claimed, found))
-                elif found is not None and found.status == "waiting":
+                elif found is None:  # another has it since: what is newer waits for that
+                    elsewhere |= self._elsewhere({name})
+                elif found.status == "waiting":
                     waiting[record] = found
-                elif found is not None:
+                else:
                     yield found
                     ready += self._released(waiting, name)
             if team.busy:
@@ -176,6 +178,9 @@ class Runner:
         """The slots of these that are claimed now, and whose runs may still be at work."""
         now, found = self.store.now(), self.store.unended(list(pipelines))
         return [record for record in found if record.status == "claimed" and not record.is_due(now)]
+
+    def _elsewhere(self, pipelines: Collection[str]) -> dict[str, SlotRecord]:
+        return {held.slot.pipeline: held for held in self.held(pipelines)}
 
     def _released(self, waiting: dict[SlotRecord, SlotOutcome], ended: str) -> list[SlotRecord]:
         """What may have waited for this pipeline: it is looked at again."""

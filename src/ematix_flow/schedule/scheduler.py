@@ -141,8 +141,9 @@ class Scheduler:
                     became = f"{found.status.replace('_', ' ')}: {found.reason}"
                     level = logging.INFO if found.status == "succeeded" else logging.WARNING
                     _log.log(level, "%s of %s %s", found.slot.pipeline, found.slot.at.isoformat(), became)
-            elif found is not None and self._start(found):
-                unended.start(record)
+                continue
+            unended.hold(record)  # also where another has it, or its run is refused: newer ones wait
+            if found is not None and self._start(found):
                 started.append(found)
                 self._taken_over += int(record.status == "claimed")
                 if found.fence == 1:
@@ -218,8 +219,9 @@ class _Unended:
         found = self._records.get(pipeline, {}).values()
         return any(record.status == "claimed" and not record.is_due(now) for record in found)
 
-    def start(self, record: SlotRecord) -> None:
-        self._records[record.slot.pipeline][record.slot] = replace(record, status="claimed", expires_at=None)
+    def hold(self, record: SlotRecord) -> None:
+        held = replace(record, status="claimed", expires_at=None)
+        self._records.setdefault(record.slot.pipeline, {})[record.slot] = held
 
     def drop(self, slot: Slot) -> None:
         self._records.get(slot.pipeline, {}).pop(slot, None)

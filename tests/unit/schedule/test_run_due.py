@@ -46,7 +46,7 @@ from ematix_flow.state.holders import holder_is_dead, new_holder
 from ematix_flow.state.records import utc_now
 from ematix_flow.state.runlog import run_log_location
 from ematix_flow.state.runlog_sql import open_slots_file
-from ematix_flow.state.slots import Claim, Slot
+from ematix_flow.state.slots import Claim, Slot, SlotRecord
 
 MINUTE = dt.timedelta(minutes=1)
 LOG = "sqlite://log.db"
@@ -489,6 +489,41 @@ def test_a_slot_waits_for_an_older_one_that_somebody_holds() -> None:
     assert (waits.slot, waits.status) == (newer, "waiting")
     assert "is held by vm/366 until" in (waits.reason or "")
     assert status_of(newer)[0] == "waiting"
+
+
+def test_a_slot_waits_for_an_older_one_that_another_was_faster_with() -> None:
+    declare("orders")
+    now = utc_now()
+    older, newer = open_slot("orders", now - 2 * MINUTE), open_slot("orders", now - MINUTE)
+    current_registry().check()
+    with runner() as here:
+        real = here.store.claim
+
+        def claim(seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
+            if seen.slot == older:
+                assert real(seen, "vm/366/0-1", 300) is not None
+            return real(seen, holder, seconds)
+
+        here.store.claim = claim  # type: ignore[method-assign]
+        (waits,) = here.run_due(MINUTE)
+    assert (waits.slot, waits.status) == (newer, "waiting")
+    assert "is held by vm/366 until" in (waits.reason or "")
+    assert [status_of(slot)[0] for slot in (older, newer)] == ["claimed", "waiting"]
+
+
+def test_a_slot_that_waits_for_its_next_attempt_holds_no_newer_one_back() -> None:
+    queries = ["SELECT id FROM nowhere"]
+
+    @ematix.pipeline(
+        target=Numbers, target_connection="shop", name="orders", retry={"max_attempts": 2, "base_secs": 0}
+    )
+    def orders(conn: Any) -> str:
+        return queries.pop() if queries else "SELECT id FROM raw"
+
+    now = utc_now()
+    older, newer = open_slot("orders", now - 2 * MINUTE), open_slot("orders", now - MINUTE)
+    assert [(each.slot, each.status) for each in run_due()] == [(older, "waiting"), (newer, "succeeded")]
+    assert [(each.slot, each.status) for each in run_due()] == [(older, "succeeded")]
 
 
 def killed_run(slot: Slot) -> None:
