@@ -53,11 +53,17 @@ def is_before(record: SlotRecord) -> bool:
 
 
 class Agenda:
-    """All that has a schedule. Between two fires of one nothing is computed for it."""
+    """All that has a schedule. Between two fires of one nothing is computed for it.
 
-    def __init__(self, scheduled: Sequence[Scheduled], interval: dt.timedelta) -> None:
+    What never fired looks back for an ``interval``. A fire is missed when it is older than ``late``, which is
+    the same unless told.
+    """
+
+    def __init__(
+        self, scheduled: Sequence[Scheduled], interval: dt.timedelta, late: dt.timedelta | None = None
+    ) -> None:
         self.scheduled = {each.name: each for each in scheduled}
-        self.interval = interval
+        self.interval, self.late = interval, late or interval
         self._quiet: dict[str, tuple[dt.datetime, dt.datetime]] = {}  # from a moment to the next fire
 
     def due(self, newest: Mapping[str, dt.datetime], now: dt.datetime) -> Due:
@@ -70,7 +76,7 @@ class Agenda:
             quiet = self._quiet.get(name)
             if quiet is not None and quiet[0] <= since and now < quiet[1]:
                 continue
-            found = due_slots(scheduled, since, now, self.interval)
+            found = due_slots(scheduled, since, now, self.late)
             wanted += found.wanted
             missed += found.missed
             if name not in newest and not found.wanted:
@@ -82,15 +88,15 @@ class Agenda:
         return Due(tuple(wanted), tuple(missed), tuple(before))
 
 
-def due_slots(scheduled: Scheduled, since: dt.datetime, now: dt.datetime, interval: dt.timedelta) -> Due:
+def due_slots(scheduled: Scheduled, since: dt.datetime, now: dt.datetime, late: dt.timedelta) -> Due:
     """Fires later than ``since``, which is the newest that is known, or for a beginner an interval ago.
 
-    A fire is missed when it is older than ``interval`` and not the newest one that the policy keeps. What
+    A fire is missed when it is older than ``late`` and not the newest one that the policy keeps. What
     is missed is opened as ended, so that it is seen once.
     """
     if scheduled.catchup == "all":
         return Due(tuple(_slots(scheduled, since, now)))
-    recent = max(since, now - interval)
+    recent = max(since, now - late)
     wanted = tuple(_slots(scheduled, recent, now))
     last = scheduled.schedule.last(recent, since)
     if last is None:

@@ -87,11 +87,14 @@ class Runner:
         """Of each pipeline, upstreams first."""
         return {name: number for number, name in enumerate(self.registry.order())}
 
-    def agenda(self, interval: dt.timedelta) -> Agenda:
-        """What fires by itself, and of what a workflow here runs all, so that no fire of a job is lost."""
+    def agenda(self, interval: dt.timedelta, late: dt.timedelta | None = None) -> Agenda:
+        """What fires by itself, and of what a workflow here runs all, so that no fire of a job is lost.
+
+        ``late`` is from when on a fire is missed, where that is not the ``interval``.
+        """
         wanted = None if self.only is None else self.only | self.workflows.jobs()
         pipelines = [each for each in scheduled(self.registry) if wanted is None or each.name in wanted]
-        return Agenda([*pipelines, *self.workflows.scheduled()], interval)
+        return Agenda([*pipelines, *self.workflows.scheduled()], interval, late)
 
     def look(self, agenda: Agenda) -> list[SlotRecord]:
         """What may be claimed now, upstreams first among those of one moment."""

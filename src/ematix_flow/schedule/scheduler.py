@@ -49,7 +49,8 @@ class Scheduler:
     environment: Mapping[str, str] = field(default_factory=dict)  # for the runs, beside what they inherit
 
     def __post_init__(self) -> None:
-        self.agenda: Agenda = self.runner.agenda(self.interval)
+        takeover = dt.timedelta(seconds=self.leader_seconds + 2 * self.poll_seconds)
+        self.agenda: Agenda = self.runner.agenda(self.interval, max(self.interval, takeover))
         self._lease: Lease | None = None
         self._leads: bool | None = None
         specs = [self.runner.registry.pipeline(name).spec for name in self.runner.names]

@@ -209,6 +209,21 @@ def test_an_executor_that_refuses_a_slot_is_not_asked_for_a_newer_one_in_the_sam
     assert [claim.slot for claim in scheduler.tick()] == [first]
 
 
+def test_a_fire_is_not_missed_while_another_scheduler_takes_over(desk: Desk) -> None:
+    desk.declare("orders", catchup="none")
+    desk.clock.at = dt.datetime(2026, 12, 31, 23, 59, 55, tzinfo=dt.timezone.utc)
+    desk.scheduler("me").tick()
+    desk.clock.pass_(75)  # it died, its lease ends after 60 s, and the other looks every 10 s
+    fired = Slot("orders", dt.datetime(2027, 1, 1, tzinfo=dt.timezone.utc))
+    assert [claim.slot for claim in desk.scheduler("you").tick()] == [fired]
+
+
+def test_a_schedule_that_is_new_looks_back_for_the_interval_alone(desk: Desk) -> None:
+    desk.declare("orders", catchup="none")
+    desk.clock.at = dt.datetime(2027, 1, 1, 0, 1, 10, tzinfo=dt.timezone.utc)
+    assert desk.scheduler().tick() == []
+
+
 def test_a_run_that_died_is_tried_again_soon_and_given_up_with_what_was_heard(desk: Desk) -> None:
     desk.declare("orders")
     slot, scheduler = desk.open("orders"), desk.scheduler()
