@@ -20,13 +20,12 @@ from ematix_flow.observe.observer import Observers
 from ematix_flow.schedule.clearing import reopen
 from ematix_flow.schedule.due import MISSED, Agenda, Scheduled
 from ematix_flow.schedule.endings import last_ends, last_success, record_skip
-from ematix_flow.schedule.executors.base import CannotDispatch
 from ematix_flow.schedule.gates import gate, shown
 from ematix_flow.schedule.run import RunContext, open_world, run_pipeline
 from ematix_flow.schedule.settle import slot_is_done
-from ematix_flow.schedule.slots import DEATHS, LOADED, Ended, conclude, look, take
+from ematix_flow.schedule.slots import LOADED, Ended, conclude, look, take
 from ematix_flow.schedule.team import Team, jar_groups_of, with_jars
-from ematix_flow.schedule.unstarted import RunsDied, record_unstarted
+from ematix_flow.schedule.unstarted import RunsDied, record_unstarted, started_in_vain
 from ematix_flow.schedule.workflows import Workflows
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.state.holders import new_holder, shown_holder
@@ -229,9 +228,9 @@ class Runner:
             return self._found_done(slot)
         if isinstance(claim, Ended):
             return SlotOutcome(slot, "gave_up", claim.reason, error=errors[0])
-        in_vain = _in_vain(record)
-        if claim is not None and in_vain is not None:
-            record_unstarted(spec, self.context(slot), in_vain, attempts=0)
+        unbegun = started_in_vain(record)
+        if claim is not None and unbegun is not None:
+            record_unstarted(spec, self.context(slot), unbegun, attempts=0)
         if claim is not None and found.verdict == "skip":
             if record.fence and is_done():  # what held it back came after an attempt of it
                 ended = self.store.end(claim, "succeeded", LOADED)
@@ -336,20 +335,6 @@ class Runner:
         finally:
             over.set()
             thread.join()
-
-
-def _in_vain(record: SlotRecord) -> CannotDispatch | None:
-    """What is told of a slot whose runs are started again and again, and do not begin.
-
-    Once is none: a scheduler may have died before it started the run.
-    """
-    started = record.fence - record.failures - record.deaths
-    if record.status != "claimed" or record.begun or started < DEATHS:
-        return None
-    return CannotDispatch(
-        f"a run of {record.slot.pipeline!r} was started, and did not begin before its claim expired",
-        next_step="look at the executor: its own log, its quota, and whether its runs reach the run log",
-    )
 
 
 def no_spark(_: Sequence[str]) -> SparkSession:
