@@ -175,6 +175,34 @@ def test_a_slot_whose_runs_die_after_the_load_has_succeeded(
     assert {run.status for run in log.list("orders")} == {"succeeded"}
 
 
+def test_a_run_that_is_alive_says_itself_how_it_ended(
+    runner: Runner, orders: Pipeline, log: RunLog, tmp_path: Path
+) -> None:
+    slot = Slot("orders", NOON)
+    runner.store.open([slot])
+    orders.sync(run_log=f"sqlite://{tmp_path}/log.db", slot=NOON)
+    log.start(RunRecord("alive000", "orders", "db:orders", "truncate", slot=NOON, pid=os.getppid()))
+    outcome = die(runner, slot)
+    assert isinstance(outcome, SlotOutcome) and outcome.status == "succeeded"
+    assert log.get("alive000").status == "running"
+
+
+def test_a_slot_that_is_found_done_is_counted_once(
+    runner: Runner, orders: Pipeline, log: RunLog, tmp_path: Path
+) -> None:
+    slot, counting = Slot("orders", NOON), CountingObserver("here", log)
+    runner.store.open([slot])
+    orders.sync(run_log=f"sqlite://{tmp_path}/log.db", slot=NOON)
+    log.start(RunRecord("dead0000", "orders", "db:orders", "truncate", slot=NOON))
+    counting.ticked(Tick(0.1, attempts={"orders": 1}))  # as a scheduler that leads, from here on
+    observers = Observers([counting])
+    die(replace(runner, observers=observers), slot)
+    observers.ticked(Tick(0.1, attempts={"orders": 1}))
+    observers.close(60)
+    assert log.get("dead0000").status == "succeeded"
+    assert counting.metrics.value("pipeline_slots_total", pipeline="orders", outcome="succeeded") == 1
+
+
 def test_a_ledger_that_cannot_be_asked_leaves_a_slot_to_be_given_up(
     runner: Runner, orders: Pipeline, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
