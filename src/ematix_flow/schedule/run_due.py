@@ -27,6 +27,7 @@ from ematix_flow.schedule.slots import LOADED, Ended, conclude, look, take
 from ematix_flow.schedule.team import Team, jar_groups_of, with_jars
 from ematix_flow.schedule.unstarted import RunsDied, record_unstarted, started_in_vain
 from ematix_flow.schedule.workflows import Workflows
+from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.state.holders import new_holder, shown_holder
 from ematix_flow.state.runlog import RunLog
@@ -221,7 +222,8 @@ class Runner:
             errors.append(record_unstarted(spec, context, died, attempts=made, fence=claim.fence))
 
         def is_done() -> bool:
-            return slot_is_done(spec, slot.at, open_world(no_spark), self.run_log)
+            with use_registry(self.registry):  # it may know its connections by name
+                return slot_is_done(spec, slot.at, open_world(no_spark), self.run_log)
 
         claim = take(self.store, record, self.holder, self.lease_seconds, spec.retry, tell, is_done)
         if isinstance(claim, Ended) and claim.succeeded:
@@ -235,11 +237,18 @@ class Runner:
             if record.fence and is_done():  # what held it back came after an attempt of it
                 ended = self.store.end(claim, "succeeded", LOADED)
                 return self._found_done(slot) if ended else SlotOutcome(slot, "lost", LOADED)
+            self._record_skip(spec, slot, found.reason or "")
             if self.store.end(claim, "skipped", found.reason):
-                record_skip(self.run_log, spec, found.reason or "", self.context(slot).trigger, slot.at)
                 self.observers.slot_ended(slot.pipeline, slot.at, "skipped", found.reason)
             return SlotOutcome(slot, "skipped", found.reason)
         return claim
+
+    def _record_skip(self, spec: PipelineSpec, slot: Slot, reason: str) -> None:
+        """Before the slot ends: who dies in between tells it twice, and never not at all."""
+        try:
+            record_skip(self.run_log, spec, reason, self.context(slot).trigger, slot.at)
+        except FlowError as error:
+            _log.warning("that %s of %s is skipped was not recorded: %s", spec.name, slot.at, error.what)
 
     def _found_done(self, slot: Slot) -> SlotOutcome:
         self.observers.slot_ended(slot.pipeline, slot.at, "succeeded", LOADED)
@@ -286,8 +295,18 @@ class Runner:
         try:
             return self.store.begin(claim, self.lease_seconds, self.holder)
         except FlowError as error:
+            if self._has_begun(claim):  # only the answer was lost
+                return True
             _log.warning("%s of %s does not begin: %s", claim.slot.pipeline, claim.slot.at, error.what)
             return False
+
+    def _has_begun(self, claim: Claim) -> bool:
+        try:
+            known = self.store.get(claim.slot)
+        except FlowError:  # which is told of the first time
+            return False
+        is_ours = known is not None and (known.fence, known.holder) == (claim.fence, self.holder)
+        return known is not None and known.begun and is_ours
 
     def _give_back(self, claim: Claim) -> None:
         """The slot of a run that was interrupted. When that fails its claim expires."""
