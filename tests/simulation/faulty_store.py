@@ -110,7 +110,7 @@ class Books:
     told_failed: Counter[Slot] = field(default_factory=Counter)  # those that the store believed
     deaths: Counter[Slot] = field(default_factory=Counter)
     ended: dict[Slot, tuple[SlotStatus, str | None]] = field(default_factory=dict)
-    opened: dict[Slot, int] = field(default_factory=dict)  # the number of the call
+    opened: dict[Slot, int] = field(default_factory=dict)  # the number of the call, the last that did so
     seen_unended: dict[Process, int] = field(default_factory=dict)  # likewise
     begun: set[tuple[Slot, Process]] = field(default_factory=set)
     jumps: int = 0  # of the clock
@@ -227,6 +227,8 @@ class Books:
         if done:
             self.counts["reopened"] += 1
             self.reopened.add(slot)
+            self.calls += 1
+            self.opened[slot] = self.calls  # who looked before knows it as ended
             if slot in self.ended and self.ended[slot][0] == "succeeded":
                 self.breaks(f"{slot} had succeeded and waits again")
             self.ended.pop(slot, None)

@@ -25,6 +25,9 @@ class RunHistory:
         over = None if record.status == "running" else now
         self.records[record.run_id] = replace(record, started_at=now, finished_at=over)
 
+    def get(self, run_id: str) -> RunRecord:
+        return self.records[run_id]
+
     def finish(self, run_id: str, status: RunStatus, *, error: BaseException | None = None) -> bool:
         return self._end(run_id, status, error, None, ("running", "interrupted"))
 

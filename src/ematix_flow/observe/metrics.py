@@ -89,7 +89,7 @@ class CountingObserver(Observer):
         self._attempts: Mapping[str, int] = {}
 
     def run_finished(self, record: RunRecord, ending: Ending) -> None:
-        if self._follower is not None:
+        if self._follower is not None or ending.is_known:
             return  # it is in the run log, too, and counted from there
         self.metrics.run_finished(record, ending)
         self.counted()

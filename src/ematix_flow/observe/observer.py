@@ -31,6 +31,7 @@ class Ending:
     max_attempts: int = 1
     tried_again: bool = False
     error: BaseException | None = None
+    is_known: bool = False  # it was told before: who counts has counted it
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,8 @@ class RunMetrics:
             self._rows.labels(name, kind).inc(max(getattr(record, f"rows_{kind}") or 0, 0))
         for stage, seconds in _stages(record.metrics):
             self._stage_seconds.labels(name, self._bounded(self._stages, stage, MOST_STAGES)).inc(seconds)
-        if record.slot is not None and (well or _gave_up(record, ending)):
+        ended = well and record.error_message is None  # with one, another said so: its slot ends by itself
+        if record.slot is not None and (ended or _gave_up(record, ending)):
             self._slots.labels(name, "succeeded" if well else "gave_up").inc()
 
     def slot_ended(self, pipeline: str, outcome: str) -> None:

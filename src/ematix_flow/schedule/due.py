@@ -56,11 +56,16 @@ class Agenda:
     """All that has a schedule. Between two fires of one nothing is computed for it.
 
     Many fire at the same times: what one look computes for one of them holds for the others.
+
+    What never fired looks back for an ``interval``. A fire is missed when it is older than ``late``, which is
+    the same unless told.
     """
 
-    def __init__(self, scheduled: Sequence[Scheduled], interval: dt.timedelta) -> None:
+    def __init__(
+        self, scheduled: Sequence[Scheduled], interval: dt.timedelta, late: dt.timedelta | None = None
+    ) -> None:
         self.scheduled = {each.name: each for each in scheduled}
-        self.interval = interval
+        self.interval, self.late = interval, late or interval
         self._quiet: dict[str, tuple[dt.datetime, dt.datetime]] = {}  # from a moment to the next fire
 
     def due(self, newest: Mapping[str, dt.datetime], now: dt.datetime) -> Due:
@@ -76,7 +81,7 @@ class Agenda:
                 continue
             alike = (scheduled.schedule, scheduled.catchup, since)
             if alike not in same:
-                same[alike] = due_slots(scheduled, since, now, self.interval)
+                same[alike] = due_slots(scheduled, since, now, self.late)
             found = same[alike]
             wanted += (Slot(name, slot.at) for slot in found.wanted)
             missed += (Slot(name, slot.at) for slot in found.missed)
@@ -89,15 +94,15 @@ class Agenda:
         return Due(tuple(wanted), tuple(missed), tuple(before))
 
 
-def due_slots(scheduled: Scheduled, since: dt.datetime, now: dt.datetime, interval: dt.timedelta) -> Due:
+def due_slots(scheduled: Scheduled, since: dt.datetime, now: dt.datetime, late: dt.timedelta) -> Due:
     """Fires later than ``since``, which is the newest that is known, or for a beginner an interval ago.
 
-    A fire is missed when it is older than ``interval`` and not the newest one that the policy keeps. What
+    A fire is missed when it is older than ``late`` and not the newest one that the policy keeps. What
     is missed is opened as ended, so that it is seen once.
     """
     if scheduled.catchup == "all":
         return Due(tuple(_slots(scheduled, since, now)))
-    recent = max(since, now - interval)
+    recent = max(since, now - late)
     wanted = tuple(_slots(scheduled, recent, now))
     last = scheduled.schedule.last(recent, since)
     if last is None:

@@ -20,14 +20,14 @@ from ematix_flow.observe.observer import Observers
 from ematix_flow.schedule.clearing import reopen
 from ematix_flow.schedule.due import MISSED, Agenda, Scheduled
 from ematix_flow.schedule.endings import last_ends, last_success, record_skip
-from ematix_flow.schedule.executors.base import CannotDispatch
 from ematix_flow.schedule.gates import gate, shown
 from ematix_flow.schedule.run import RunContext, open_world, run_pipeline
 from ematix_flow.schedule.settle import slot_is_done
-from ematix_flow.schedule.slots import DEATHS, LOADED, Ended, conclude, look, take
+from ematix_flow.schedule.slots import LOADED, Ended, conclude, look, take
 from ematix_flow.schedule.team import Team, jar_groups_of, with_jars
-from ematix_flow.schedule.unstarted import RunsDied, record_unstarted
+from ematix_flow.schedule.unstarted import RunsDied, record_unstarted, started_in_vain
 from ematix_flow.schedule.workflows import Workflows
+from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.state.holders import new_holder, shown_holder
 from ematix_flow.state.runlog import RunLog
@@ -88,11 +88,14 @@ class Runner:
         """Of each pipeline, upstreams first."""
         return {name: number for number, name in enumerate(self.registry.order())}
 
-    def agenda(self, interval: dt.timedelta) -> Agenda:
-        """What fires by itself, and of what a workflow here runs all, so that no fire of a job is lost."""
+    def agenda(self, interval: dt.timedelta, late: dt.timedelta | None = None) -> Agenda:
+        """What fires by itself, and of what a workflow here runs all, so that no fire of a job is lost.
+
+        ``late`` is from when on a fire is missed, where that is not the ``interval``.
+        """
         wanted = None if self.only is None else self.only | self.workflows.jobs()
         pipelines = [each for each in scheduled(self.registry) if wanted is None or each.name in wanted]
-        return Agenda([*pipelines, *self.workflows.scheduled()], interval)
+        return Agenda([*pipelines, *self.workflows.scheduled()], interval, late)
 
     def look(self, agenda: Agenda) -> list[SlotRecord]:
         """What may be claimed now, upstreams first among those of one moment."""
@@ -145,7 +148,7 @@ class Runner:
     ) -> Iterator[SlotOutcome]:
         ready, waiting = list(due), dict[SlotRecord, SlotOutcome]()
         at_work: set[str] = set()
-        elsewhere = {held.slot.pipeline: held for held in self.held({record.slot.pipeline for record in due})}
+        elsewhere = self._elsewhere({record.slot.pipeline for record in due})
         while ready or team.busy:
             while ready and team.room:
                 record = ready.pop(0)
@@ -161,9 +164,11 @@ class Runner:
                     before(found.slot)
                     at_work.add(name)
                     team.start(partial(self.run_claimed, found))
-                elif found is not None and found.status == "waiting":
+                elif found is None:  # another has it since: what is newer waits for that
+                    elsewhere |= self._elsewhere({name})
+                elif found.status == "waiting":
                     waiting[record] = found
-                elif found is not None:
+                else:
                     yield found
                     ready += self._released(waiting, name)
             if team.busy:
@@ -177,6 +182,9 @@ class Runner:
         """The slots of these that are claimed now, and whose runs may still be at work."""
         now, found = self.store.now(), self.store.unended(list(pipelines))
         return [record for record in found if record.status == "claimed" and not record.is_due(now)]
+
+    def _elsewhere(self, pipelines: Collection[str]) -> dict[str, SlotRecord]:
+        return {held.slot.pipeline: held for held in self.held(pipelines)}
 
     def _released(self, waiting: dict[SlotRecord, SlotOutcome], ended: str) -> list[SlotRecord]:
         """What may have waited for this pipeline: it is looked at again."""
@@ -215,25 +223,33 @@ class Runner:
             errors.append(record_unstarted(spec, context, died, attempts=made, fence=claim.fence))
 
         def is_done() -> bool:
-            return slot_is_done(spec, slot.at, open_world(no_spark), self.run_log)
+            with use_registry(self.registry):  # it may know its connections by name
+                return slot_is_done(spec, slot.at, open_world(no_spark), self.run_log)
 
         claim = take(self.store, record, self.holder, self.lease_seconds, spec.retry, tell, is_done)
         if isinstance(claim, Ended) and claim.succeeded:
             return self._found_done(slot)
         if isinstance(claim, Ended):
             return SlotOutcome(slot, "gave_up", claim.reason, error=errors[0])
-        in_vain = _in_vain(record)
-        if claim is not None and in_vain is not None:
-            record_unstarted(spec, self.context(slot), in_vain, attempts=0)
+        unbegun = started_in_vain(record)
+        if claim is not None and unbegun is not None:
+            record_unstarted(spec, self.context(slot), unbegun, attempts=0)
         if claim is not None and found.verdict == "skip":
             if record.fence and is_done():  # what held it back came after an attempt of it
                 ended = self.store.end(claim, "succeeded", LOADED)
                 return self._found_done(slot) if ended else SlotOutcome(slot, "lost", LOADED)
+            self._record_skip(spec, slot, found.reason or "")
             if self.store.end(claim, "skipped", found.reason):
-                record_skip(self.run_log, spec, found.reason or "", self.context(slot).trigger, slot.at)
                 self.observers.slot_ended(slot.pipeline, slot.at, "skipped", found.reason)
             return SlotOutcome(slot, "skipped", found.reason)
         return claim
+
+    def _record_skip(self, spec: PipelineSpec, slot: Slot, reason: str) -> None:
+        """Before the slot ends: who dies in between tells it twice, and never not at all."""
+        try:
+            record_skip(self.run_log, spec, reason, self.context(slot).trigger, slot.at)
+        except FlowError as error:
+            _log.warning("that %s of %s is skipped was not recorded: %s", spec.name, slot.at, error.what)
 
     def _found_done(self, slot: Slot) -> SlotOutcome:
         self.observers.slot_ended(slot.pipeline, slot.at, "succeeded", LOADED)
@@ -280,8 +296,18 @@ class Runner:
         try:
             return self.store.begin(claim, self.lease_seconds, self.holder)
         except FlowError as error:
+            if self._has_begun(claim):  # only the answer was lost
+                return True
             _log.warning("%s of %s does not begin: %s", claim.slot.pipeline, claim.slot.at, error.what)
             return False
+
+    def _has_begun(self, claim: Claim) -> bool:
+        try:
+            known = self.store.get(claim.slot)
+        except FlowError:  # which is told of the first time
+            return False
+        is_ours = known is not None and (known.fence, known.holder) == (claim.fence, self.holder)
+        return known is not None and known.begun and is_ours
 
     def _give_back(self, claim: Claim) -> None:
         """The slot of a run that was interrupted. When that fails its claim expires."""
@@ -331,20 +357,6 @@ class Runner:
         finally:
             over.set()
             thread.join(_JOINED_SECONDS)  # one that waits for the store does no harm: the claim has ended
-
-
-def _in_vain(record: SlotRecord) -> CannotDispatch | None:
-    """What is told of a slot whose runs are started again and again, and do not begin.
-
-    Once is none: a scheduler may have died before it started the run.
-    """
-    started = record.fence - record.failures - record.deaths
-    if record.status != "claimed" or record.begun or started < DEATHS:
-        return None
-    return CannotDispatch(
-        f"a run of {record.slot.pipeline!r} was started, and did not begin before its claim expired",
-        next_step="look at the executor: its own log, its quota, and whether its runs reach the run log",
-    )
 
 
 def no_spark(_: Sequence[str]) -> SparkSession:

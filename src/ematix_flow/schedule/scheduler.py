@@ -49,7 +49,8 @@ class Scheduler:
     environment: Mapping[str, str] = field(default_factory=dict)  # for the runs, beside what they inherit
 
     def __post_init__(self) -> None:
-        self.agenda: Agenda = self.runner.agenda(self.interval)
+        takeover = dt.timedelta(seconds=self.leader_seconds + 2 * self.poll_seconds)
+        self.agenda: Agenda = self.runner.agenda(self.interval, max(self.interval, takeover))
         self._lease: Lease | None = None
         self._leads: bool | None = None
         specs = [self.runner.registry.pipeline(name).spec for name in self.runner.names]
@@ -141,8 +142,9 @@ class Scheduler:
                     became = f"{found.status.replace('_', ' ')}: {found.reason}"
                     level = logging.INFO if found.status == "succeeded" else logging.WARNING
                     _log.log(level, "%s of %s %s", found.slot.pipeline, found.slot.at.isoformat(), became)
-            elif found is not None and self._start(found):
-                unended.start(record)
+                continue
+            unended.hold(record)  # also where another has it, or its run is refused: newer ones wait
+            if found is not None and self._start(found):
                 started.append(found)
                 self._taken_over += int(record.status == "claimed")
                 if found.fence == 1:
@@ -218,8 +220,9 @@ class _Unended:
         found = self._records.get(pipeline, {}).values()
         return any(record.status == "claimed" and not record.is_due(now) for record in found)
 
-    def start(self, record: SlotRecord) -> None:
-        self._records[record.slot.pipeline][record.slot] = replace(record, status="claimed", expires_at=None)
+    def hold(self, record: SlotRecord) -> None:
+        held = replace(record, status="claimed", expires_at=None)
+        self._records.setdefault(record.slot.pipeline, {})[record.slot] = held
 
     def drop(self, slot: Slot) -> None:
         self._records.get(slot.pipeline, {}).pop(slot, None)

@@ -141,7 +141,7 @@ def slot_is_done(
         return done
     try:
         for record in run_log.running(spec.name) if done else ():
-            if record.slot == slot:
+            if record.slot == slot and not _is_alive(record):  # it will say so itself
                 run_log.settle(record.run_id, "succeeded", COMMITTED)
     except FlowError as error:
         _log.warning("that %s of %s is loaded was not recorded: %s", spec.name, slot, error.what)
@@ -149,7 +149,7 @@ def slot_is_done(
 
 
 def _is_alive(record: RunRecord) -> bool:
-    """A process of this machine that still exists and only waits for the lock we hold."""
+    """Of another process of this machine that still exists: it waits for a lock, or has not said its end."""
     if record.host != socket.gethostname() or record.pid == os.getpid():
         return False
     return process_is_alive(record.pid)

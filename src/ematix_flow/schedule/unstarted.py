@@ -8,9 +8,12 @@ from dataclasses import replace
 from ematix_flow.errors import FlowError, LoadError, UsageError
 from ematix_flow.observe.observer import Ending
 from ematix_flow.schedule.endings import unbegun
+from ematix_flow.schedule.executors.base import CannotDispatch
 from ematix_flow.schedule.run import RunContext
+from ematix_flow.schedule.slots import DEATHS
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.records import utc_now
+from ematix_flow.state.slots import SlotRecord
 
 _NAMES = uuid.UUID("6f2c1a52-6a0e-4f5f-9a43-0f3f6f1b7c3e")
 
@@ -25,11 +28,26 @@ class RunsDied(LoadError):
         )
 
 
+def started_in_vain(record: SlotRecord) -> CannotDispatch | None:
+    """What is told of a slot whose runs are started again and again, and do not begin.
+
+    Once is none: a scheduler may have died before it started the run.
+    """
+    started = record.fence - record.failures - record.deaths
+    if record.status != "claimed" or record.begun or started < DEATHS:
+        return None
+    return CannotDispatch(
+        f"a run of {record.slot.pipeline!r} was started, and did not begin before its claim expired",
+        next_step="look at the executor: its own log, its quota, and whether its runs reach the run log",
+    )
+
+
 def record_unstarted(
     spec: PipelineSpec, context: RunContext, error: FlowError, *, attempts: int, fence: int = 0
 ) -> FlowError:
-    """A failed run in the log and before the observers, once for a slot and a kind of error.
+    """A failed run in the log, once for a slot and a kind of error, and before the observers each time.
 
+    An alert that did not get through is sent the next time; one that did is not sent again.
     ``attempts`` are those that were made, when none is to follow. ``fence`` is that of the claim, where each
     is told: a slot that was reopened by hand may be given up again.
     """
@@ -38,11 +56,12 @@ def record_unstarted(
     # not random: whoever else notices the same finds it there
     run_id = str(uuid.uuid5(_NAMES, f"{spec.name}\n{slot}\n{type(error).__name__}\n{fence}"))
     record = unbegun(run_id, spec, context.trigger, slot, max(attempts, 1))
+    is_known = False
     try:
         context.run_log.start(record)
     except UsageError:
-        return error
-    context.run_log.finish(record.run_id, "failed", error=error)
+        record, is_known = context.run_log.get(run_id), True
+    context.run_log.finish(run_id, "failed", error=error)
     told = replace(
         record,
         status="failed",
@@ -50,6 +69,7 @@ def record_unstarted(
         error_type=type(error).__name__,
         error_message=str(error),
     )
-    ending = Ending(attempts or spec.retry.max_attempts, tried_again=not attempts, error=error)
+    most = attempts or spec.retry.max_attempts
+    ending = Ending(most, tried_again=not attempts, error=error, is_known=is_known)
     context.observers.run_finished(told, ending)
     return error

@@ -35,7 +35,7 @@ from ematix_flow.errors import (
     SourceFailed,
     TargetFailed,
 )
-from ematix_flow.graph.registry import current_registry
+from ematix_flow.graph.registry import Registry, current_registry, use_registry
 from ematix_flow.schedule.clearing import clearable, reopen
 from ematix_flow.schedule.context import run_context
 from ematix_flow.schedule.dag import run_dag
@@ -49,7 +49,7 @@ from ematix_flow.state.holders import holder_is_dead, new_holder
 from ematix_flow.state.records import utc_now
 from ematix_flow.state.runlog import run_log_location
 from ematix_flow.state.runlog_sql import open_slots_file
-from ematix_flow.state.slots import Claim, Slot
+from ematix_flow.state.slots import Claim, Slot, SlotRecord
 
 MINUTE = dt.timedelta(minutes=1)
 LOG = "sqlite://log.db"
@@ -547,6 +547,41 @@ def test_a_slot_waits_for_an_older_one_that_somebody_holds() -> None:
     assert status_of(newer)[0] == "waiting"
 
 
+def test_a_slot_waits_for_an_older_one_that_another_was_faster_with() -> None:
+    declare("orders")
+    now = utc_now()
+    older, newer = open_slot("orders", now - 2 * MINUTE), open_slot("orders", now - MINUTE)
+    current_registry().check()
+    with runner() as here:
+        real = here.store.claim
+
+        def claim(seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
+            if seen.slot == older:
+                assert real(seen, "vm/366/0-1", 300) is not None
+            return real(seen, holder, seconds)
+
+        here.store.claim = claim  # type: ignore[method-assign]
+        (waits,) = here.run_due(MINUTE)
+    assert (waits.slot, waits.status) == (newer, "waiting")
+    assert "is held by vm/366 until" in (waits.reason or "")
+    assert [status_of(slot)[0] for slot in (older, newer)] == ["claimed", "waiting"]
+
+
+def test_a_slot_that_waits_for_its_next_attempt_holds_no_newer_one_back() -> None:
+    queries = ["SELECT id FROM nowhere"]
+
+    @ematix.pipeline(
+        target=Numbers, target_connection="shop", name="orders", retry={"max_attempts": 2, "base_secs": 0}
+    )
+    def orders(conn: Any) -> str:
+        return queries.pop() if queries else "SELECT id FROM raw"
+
+    now = utc_now()
+    older, newer = open_slot("orders", now - 2 * MINUTE), open_slot("orders", now - MINUTE)
+    assert [(each.slot, each.status) for each in run_due()] == [(older, "waiting"), (newer, "succeeded")]
+    assert [(each.slot, each.status) for each in run_due()] == [(older, "succeeded")]
+
+
 def killed_run(slot: Slot) -> None:
     """A process that has begun a run of a slot, and is gone."""
     child = os.fork()
@@ -669,6 +704,58 @@ def test_an_end_that_the_store_does_not_hear_is_told_again(after: bool) -> None:
         Failing(here, "end", 2, after=after)
         assert here.run_claimed(claim).status == "succeeded"
     assert status_of(slot)[0] == "succeeded"
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_run_begins_though_only_the_answer_of_the_store_was_lost(after: bool) -> None:
+    declare("orders")
+    slot = open_slot("orders", utc_now())
+    with runner() as here:
+        claim = claim_of(here, slot)
+        Failing(here, "begin", 1, after=after)
+        assert here.run_claimed(claim).status == ("succeeded" if after else "lost")
+
+
+def test_a_run_whose_answer_was_lost_does_not_begin_beside_another_of_its_claim() -> None:
+    declare("orders")
+    slot = open_slot("orders", utc_now())
+    with runner() as here:
+        claim = claim_of(here, slot)
+        assert here.store.begin(claim, 300, "another")
+        Failing(here, "begin", 1, after=True)
+        assert here.run_claimed(claim).status == "lost"
+
+
+def test_who_dies_while_it_skips_a_slot_has_recorded_it() -> None:
+    def killed(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    declare("upstream")
+    declare("orders", "upstream")
+    slot = open_slot("orders", utc_now())
+    with runner() as here:
+        here.store.end = killed  # type: ignore[method-assign]
+        record = here.store.get(slot)
+        assert record is not None
+        with pytest.raises(KeyboardInterrupt):
+            here.pick(record)
+        assert [run.status for run in here.run_log.list("orders")] == ["skipped"]
+
+
+def test_a_slot_is_skipped_though_the_run_log_does_not_take_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(record: object) -> None:
+        raise ConfigError("the run log is not there")
+
+    declare("upstream")
+    declare("orders", "upstream")
+    slot = open_slot("orders", utc_now())
+    with runner() as here:
+        monkeypatch.setattr(here.run_log, "start", away)
+        assert names(here.run_due(MINUTE)) == [("orders", "skipped")]
+    assert status_of(slot)[0] == "skipped"
+    assert "was not recorded: the run log is not there" in caplog.text
 
 
 def test_a_store_that_stays_away_loses_the_slot_and_leaves_the_others_at_work(
@@ -816,6 +903,21 @@ def test_a_slot_that_is_loaded_is_not_skipped_for_what_came_after(shop: Path) ->
     orders.sync(run_log=LOG, slot=slot.at)  # and its upstream has never succeeded
     assert names(run_due()) == [("orders", "succeeded")]
     assert status_of(slot)[0] == "succeeded"
+
+
+def test_whether_a_slot_is_loaded_is_asked_of_connections_of_its_own_project() -> None:
+    declare("upstream")
+    orders = declare("orders", "upstream")
+    slot = open_slot("orders", utc_now())
+    with runner() as here:
+        record = here.store.get(slot)
+        assert record is not None and here.store.claim(record, "dead", 0.0) is not None
+        orders.sync(run_log=LOG, slot=slot.at)
+        record = here.store.get(slot)
+        assert record is not None
+        with use_registry(Registry()):
+            found = here.pick(record)
+    assert isinstance(found, SlotOutcome) and found.status == "succeeded"
 
 
 def test_the_only_attempt_of_a_slot_that_does_not_hear_of_its_commit_succeeds() -> None:

@@ -22,7 +22,7 @@ from ematix_flow.schedule.scheduler import Scheduler
 from ematix_flow.schedule.slots import DEATHS, take
 from ematix_flow.spec.pipelines import RetryPolicy
 from ematix_flow.state.runlog import NullRunLog
-from ematix_flow.state.slots import Claim, Slot
+from ematix_flow.state.slots import Claim, Slot, SlotRecord
 from ematix_flow.state.slots_memory import MemorySlots
 
 NOON = dt.datetime(2026, 3, 29, 12, tzinfo=dt.timezone.utc)
@@ -146,6 +146,82 @@ def test_a_pipeline_runs_one_slot_at_a_time_the_oldest_first(desk: Desk) -> None
     desk.store.end(desk.executor.jobs[0].claim, "succeeded")
     scheduler.tick()
     assert desk.started() == [first, second]
+
+
+def test_a_slot_waits_for_an_older_one_that_another_scheduler_was_faster_with(desk: Desk) -> None:
+    desk.declare("orders")
+    first, _ = desk.open("orders"), desk.open("orders", 1)
+    real = desk.store.claim
+
+    def claim(seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
+        if seen.slot == first:
+            assert real(seen, "another", 300) is not None
+        return real(seen, holder, seconds)
+
+    desk.store.claim = claim  # type: ignore[method-assign]
+    scheduler = desk.scheduler()
+    assert scheduler.tick() == []
+    assert scheduler.tick() == []
+
+
+def test_a_slot_that_ends_elsewhere_during_a_look_is_no_harm(desk: Desk) -> None:
+    desk.declare("orders")
+    first = desk.open("orders")
+    scheduler, real = desk.scheduler(), desk.store.unended
+
+    def unended(*asked: Sequence[str]) -> list[SlotRecord]:
+        found = real(*asked)
+        if found:
+            claim = desk.store.claim(found[0], "another", 300)
+            assert claim is not None and desk.store.end(claim, "succeeded")
+        return found
+
+    desk.store.unended = unended  # type: ignore[method-assign]
+    assert scheduler.tick() == []
+    record = desk.store.get(first)
+    assert record is not None and record.status == "succeeded"
+
+
+def test_a_slot_that_waits_for_its_next_attempt_holds_no_newer_one_back(desk: Desk) -> None:
+    desk.declare("orders", retry={"max_attempts": 3, "base_secs": 3600})
+    first, second = desk.open("orders"), desk.open("orders", 1)
+    scheduler = desk.scheduler()
+    [claim] = scheduler.tick()
+    desk.store.wait(claim, 3600, "no connection")
+    [claim] = scheduler.tick()
+    assert claim.slot == second and desk.store.end(claim, "succeeded")
+    desk.clock.pass_(3600)
+    assert [claim.slot for claim in scheduler.tick()] == [first]
+
+
+def test_an_executor_that_refuses_a_slot_is_not_asked_for_a_newer_one_in_the_same_look(desk: Desk) -> None:
+    desk.declare("orders")
+    first, second = desk.open("orders"), desk.open("orders", 1)
+    scheduler = desk.scheduler()
+    desk.executor.refuses = CannotDispatch("the cluster is not there")
+    assert scheduler.tick() == []
+    records = [desk.store.get(slot) for slot in (first, second)]
+    assert [record.fence for record in records if record] == [1, 0]
+    desk.executor.refuses = None
+    [claim] = scheduler.tick()  # while the first one waits
+    assert claim.slot == second and desk.store.end(claim, "succeeded")
+    desk.clock.pass_(30)
+    assert [claim.slot for claim in scheduler.tick()] == [first]
+
+
+def test_a_fire_is_not_missed_while_another_scheduler_takes_over(desk: Desk) -> None:
+    desk.declare("orders", catchup="none")
+    desk.clock.at = dt.datetime(2026, 12, 31, 23, 59, 55, tzinfo=dt.timezone.utc)
+    desk.scheduler("me").tick()
+    desk.clock.pass_(75)  # it died, its lease ends after 60 s, and the other looks every 10 s
+    fired = Slot("orders", dt.datetime(2027, 1, 1, tzinfo=dt.timezone.utc))
+    assert [claim.slot for claim in desk.scheduler("you").tick()] == [fired]
+
+
+def test_a_schedule_that_is_new_looks_back_for_the_interval_alone(desk: Desk) -> None:
+    desk.declare("orders", catchup="none")
+    desk.clock.at = dt.datetime(2027, 1, 1, 0, 1, 10, tzinfo=dt.timezone.utc)
+    assert desk.scheduler().tick() == []
 
 
 def test_a_run_that_died_is_tried_again_soon_and_given_up_with_what_was_heard(desk: Desk) -> None:

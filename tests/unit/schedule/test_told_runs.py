@@ -19,6 +19,8 @@ from ematix_flow.alerters import Alerter, AlertEvent, clear_alerters, register_a
 from ematix_flow.backends.run_logs import open_run_log
 from ematix_flow.errors import CannotConnect, ConfigError, FlowError, RowRejected, TargetFailed
 from ematix_flow.graph.registry import current_registry
+from ematix_flow.observe.metrics import CountingObserver
+from ematix_flow.observe.observer import Observers, Tick
 from ematix_flow.observe.settings import Observability, observing
 from ematix_flow.schedule.context import run_context
 from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Executor
@@ -28,6 +30,7 @@ from ematix_flow.schedule.run_due import Runner, SlotOutcome, no_spark
 from ematix_flow.schedule.scheduler import Scheduler
 from ematix_flow.schedule.settle import slot_is_done
 from ematix_flow.schedule.streams import _Run
+from ematix_flow.schedule.unstarted import record_unstarted
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import NullRunLog, RunLog
 from ematix_flow.state.slots import Claim, Slot, SlotRecord
@@ -172,6 +175,34 @@ def test_a_slot_whose_runs_die_after_the_load_has_succeeded(
     assert {run.status for run in log.list("orders")} == {"succeeded"}
 
 
+def test_a_run_that_is_alive_says_itself_how_it_ended(
+    runner: Runner, orders: Pipeline, log: RunLog, tmp_path: Path
+) -> None:
+    slot = Slot("orders", NOON)
+    runner.store.open([slot])
+    orders.sync(run_log=f"sqlite://{tmp_path}/log.db", slot=NOON)
+    log.start(RunRecord("alive000", "orders", "db:orders", "truncate", slot=NOON, pid=os.getppid()))
+    outcome = die(runner, slot)
+    assert isinstance(outcome, SlotOutcome) and outcome.status == "succeeded"
+    assert log.get("alive000").status == "running"
+
+
+def test_a_slot_that_is_found_done_is_counted_once(
+    runner: Runner, orders: Pipeline, log: RunLog, tmp_path: Path
+) -> None:
+    slot, counting = Slot("orders", NOON), CountingObserver("here", log)
+    runner.store.open([slot])
+    orders.sync(run_log=f"sqlite://{tmp_path}/log.db", slot=NOON)
+    log.start(RunRecord("dead0000", "orders", "db:orders", "truncate", slot=NOON))
+    counting.ticked(Tick(0.1, attempts={"orders": 1}))  # as a scheduler that leads, from here on
+    observers = Observers([counting])
+    die(replace(runner, observers=observers), slot)
+    observers.ticked(Tick(0.1, attempts={"orders": 1}))
+    observers.close(60)
+    assert log.get("dead0000").status == "succeeded"
+    assert counting.metrics.value("pipeline_slots_total", pipeline="orders", outcome="succeeded") == 1
+
+
 def test_a_ledger_that_cannot_be_asked_leaves_a_slot_to_be_given_up(
     runner: Runner, orders: Pipeline, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -266,6 +297,39 @@ def test_a_run_that_cannot_be_started_is_told_once_until_one_succeeds(
     assert "does not take orders" in event.error_message
     orders.sync(run_log=f"sqlite://{tmp_path}/log.db")
     assert hears.kinds == ["failed", "recovered"]
+
+
+def test_an_alert_of_a_refused_run_that_did_not_get_through_is_sent_the_next_time(
+    runner: Runner, log: RunLog, hears: Hears, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Scheduler(runner, Nowhere(), "pipelines", again_seconds=0.0)
+    slot, send, away = Slot("orders", NOON), hears.send, [ConfigError("the receiver is away")]
+    runner.store.open([slot])
+
+    def sent(event: AlertEvent) -> None:
+        if away:
+            raise away.pop()
+        send(event)
+
+    monkeypatch.setattr(hears, "send", sent)
+    for _ in range(3):
+        seen = runner.store.get(slot)
+        claim = seen and runner.store.claim(seen, "me", 60)
+        assert claim is not None and not scheduler._start(claim)
+    heard(runner)
+    assert hears.kinds == ["failed"]
+    assert len(log.list("orders")) == 1
+
+
+def test_a_refused_run_is_counted_once_however_often_it_is_told(runner: Runner, log: RunLog) -> None:
+    counting = CountingObserver("here", log)
+    observers = Observers([counting])
+    context = replace(runner.context(Slot("orders", NOON)), observers=observers)
+    spec = runner.registry.pipeline("orders").spec
+    for _ in range(3):
+        record_unstarted(spec, context, CannotDispatch("the cluster is not there"), attempts=0)
+    observers.close(60)
+    assert counting.metrics.value("pipeline_runs_total", pipeline="orders", outcome="failure") == 1
 
 
 # ------------------------------------------------------------------ streams
