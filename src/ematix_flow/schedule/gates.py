@@ -57,6 +57,11 @@ def _of_one(
         if record.slot.pipeline == upstream and record.slot.at <= slot.at:
             return Gate("wait", f"{upstream} of {shown(record.slot.at)} has not ended yet")
     before, success = latest(upstream, slot.at), last_success(upstream)
+    if before is not None and is_missed(before) and not _makes_up(success, before):
+        for record in unended:
+            if record.slot.pipeline == upstream:
+                late = f"{upstream} of {shown(record.slot.at)} has not ended yet"
+                return Gate("wait", f"{late}, and makes up for {shown(before.slot.at)}")
     if before is not None and is_unmended(before, success):
         if before.status == "skipped":
             return Gate("skip", before.reason)  # the failure further up is what a person wants to know
@@ -74,15 +79,15 @@ def _of_one(
 
 
 def is_unmended(record: SlotRecord, success: RunRecord | None) -> bool:
-    """Whether a slot did not succeed, and its pipeline's newest ``success`` does not make up for it.
+    """Whether a slot did not succeed, and its pipeline's newest ``success`` does not make up for it."""
+    return record.status in UNSUCCESSFUL and not is_missed(record) and not _makes_up(success, record)
 
-    One by hand does, as a rule, and one of a later slot: not the run of an older slot that came late.
-    """
-    if record.status not in UNSUCCESSFUL or is_missed(record):
-        return False
+
+def _makes_up(success: RunRecord | None, record: SlotRecord) -> bool:
+    """One by hand does, as a rule, and one of a later slot: not the run of an older slot that came late."""
     if success is None or success.started_at <= record.slot.at:
-        return True
-    return success.slot is not None and success.slot < record.slot.at
+        return False
+    return success.slot is None or success.slot >= record.slot.at
 
 
 def shown(moment: dt.datetime, *, seconds: bool = False) -> str:

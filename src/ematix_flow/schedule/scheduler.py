@@ -176,6 +176,12 @@ class Scheduler:
         if record is None or record.status != "claimed" or record.fence != claim.fence:
             return
         pause = min(self.again_seconds * 2**record.deaths, self.runner.lease_seconds)
+        if ending.unbegun:
+            if store.begin(claim, pause) and store.wait(
+                claim, 0.0, "it was stopped as it began", failed=False
+            ):
+                _log.info("%s of %s is given back", claim.slot.pipeline, claim.slot.at.isoformat())
+            return
         store.begin(claim, pause)  # one that ended before it had begun is dead as well
         if store.renew(claim, pause, ending.reason):
             _log.warning(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from ematix_flow.schedule.due import MISSED
 from ematix_flow.schedule.gates import Gate, gate
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.records import RunRecord
@@ -67,6 +68,18 @@ def test_a_later_slot_of_an_upstream_is_not_waited_for() -> None:
     store = MemorySlots()
     store.open([Slot("orders", NOON + HOUR)])
     assert asked(store, BOTH).verdict == "go"
+
+
+def test_a_later_slot_that_makes_up_for_a_missed_one_is_waited_for() -> None:
+    store, late = MemorySlots(), Slot("orders", NOON + HOUR)
+    store.open([Slot("orders", NOON)], "skipped", MISSED)
+    store.open([late])
+    before = {"orders": NOON - HOUR, "items": NOON}
+    words = "orders of 2026-05-17 13:00 UTC has not ended yet, and makes up for 2026-05-17 12:00 UTC"
+    assert asked(store, before) == Gate("wait", words)
+    ran = {"orders": NOON + 2 * HOUR, "items": NOON}
+    store.open([Slot("orders", NOON + 2 * HOUR)])
+    assert asked(store, ran, slot=late.at, now=NOON + 3 * HOUR).verdict == "go"
 
 
 def test_a_slot_is_skipped_when_an_upstream_was_given_up() -> None:

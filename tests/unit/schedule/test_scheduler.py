@@ -242,6 +242,18 @@ def test_a_run_that_died_is_tried_again_soon_and_given_up_with_what_was_heard(de
     assert record.reason == "3 attempts ended without a word; what was heard last: OOMKilled"
 
 
+def test_a_run_that_was_stopped_before_it_began_gives_its_slot_back_and_is_no_death(desk: Desk) -> None:
+    desk.declare("orders")
+    slot, scheduler = desk.open("orders"), desk.scheduler()
+    for stopped in range(DEATHS + 1):
+        scheduler.tick()
+        assert len(desk.executor.jobs) == stopped + 1
+        desk.executor.sight = Sight([Ending(desk.executor.jobs[-1].claim, "SIGTERM", unbegun=True)])
+        scheduler.look_after()
+        record = desk.store.get(slot)
+        assert record is not None and (record.status, record.deaths) == ("waiting", 0)
+
+
 def test_a_run_that_said_how_it_ended_is_left_alone(desk: Desk) -> None:
     desk.declare("orders")
     slot, scheduler = desk.open("orders"), desk.scheduler()

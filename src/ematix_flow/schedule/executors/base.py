@@ -50,10 +50,14 @@ class Dispatch:
 
 @dataclass(frozen=True)
 class Ending:
-    """A run that is over. Whether its slot has heard of it, the store knows."""
+    """A run that is over. Whether its slot has heard of it, the store knows.
+
+    ``unbegun``: it was asked to stop before it could even say that it was.
+    """
 
     claim: Claim
     reason: str
+    unbegun: bool = False
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class SubprocessExecutor(Executor):
         self.workers = workers or max(1, os.cpu_count() or 1)
         self._running: dict[int, tuple[subprocess.Popen[bytes], Dispatch]] = {}
         self._ended: list[Ending] = []
-        self._freed = False
+        self._freed = self._stops = False
 
     def check(self, run_log: str, engine: str | None = None) -> None:
         """Its runs see what the scheduler sees, but for its memory."""
@@ -77,6 +77,7 @@ class SubprocessExecutor(Executor):
         self._reap()
 
     def abandon(self) -> None:
+        self._stops = True
         for process, _ in self._running.values():
             process.send_signal(signal.SIGTERM)
 
@@ -95,7 +96,8 @@ class SubprocessExecutor(Executor):
             del self._running[pid]
             self._freed = True
             if code != 0:
-                self._ended.append(Ending(job.claim, _how(code)))
+                unbegun = self._stops and code == -signal.SIGTERM  # who has begun handles it
+                self._ended.append(Ending(job.claim, _how(code), unbegun))
 
 
 def _how(code: int) -> str:
