@@ -227,6 +227,8 @@ class Books:
         if done:
             self.counts["reopened"] += 1
             self.reopened.add(slot)
+            self.calls += 1
+            self.opened[slot] = self.calls  # who looked before does not know that it waits again
             if slot in self.ended and self.ended[slot][0] == "succeeded":
                 self.breaks(f"{slot} had succeeded and waits again")
             self.ended.pop(slot, None)
