@@ -27,8 +27,9 @@ _clients: dict[tuple[object, ...], Any] = {}
 _lock = threading.Lock()
 
 
-def s3_client(connection: S3Connection, attempts: int = ATTEMPTS) -> Any:
+def s3_client(connection: S3Connection, attempts: int | None = None) -> Any:
     """The client of this process; a forked process gets its own."""
+    attempts = attempts or ATTEMPTS
     key = (os.getpid(), attempts, *(getattr(connection, name) for name in _TOLD_APART_BY))
     with _lock:
         if key in _clients:
@@ -95,6 +96,7 @@ def _made(connection: S3Connection, session: boto3.Session, attempts: int) -> An
         verify=(connection.ca_cert_path or None) if connection.verify_tls else False,
         config=config,
     )
+    client.meta.events.register_first("needs-retry.s3.*", _not_for_a_certificate)
     if not connection.verify_tls:
         _say_nothing_of_unverified_requests()
     if connection.requester_pays:
@@ -107,6 +109,12 @@ def _say_nothing_of_unverified_requests() -> None:
     import urllib3
 
     urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+
+
+def _not_for_a_certificate(caught_exception: Exception | None = None, **others: object) -> None:
+    """One that is not trusted now is not trusted half a minute later either."""
+    if caught_exception is not None and "CERTIFICATE_VERIFY_FAILED" in str(caught_exception):
+        raise caught_exception
 
 
 def _requester_pays(params: dict[str, Any], **others: object) -> None:
