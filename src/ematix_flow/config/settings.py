@@ -9,13 +9,29 @@ from typing import Any
 
 from ematix_flow.config.interpolate import expand
 from ematix_flow.config.resolution import PROJECT_FILE
-from ematix_flow.config.toml_file import read_toml
-from ematix_flow.errors import ConfigError
+from ematix_flow.config.toml_file import TomlFile, read_toml
+from ematix_flow.errors import ConfigError, did_you_mean
+
+# what each table may say; None: who reads it knows
+_KNOWN: Mapping[str, tuple[str, ...] | None] = {
+    "connections": None,
+    "engine": None,
+    "project": ("module",),
+    "run_log": ("url", "keep"),
+    "alerts": ("urls",),
+    "metrics": ("url",),
+    "traces": ("url",),
+    "log": ("format",),
+}
 
 
 def project_settings(cwd: Path | None = None) -> Mapping[str, Any]:
-    """``[engine]``, ``[run_log]`` and the like, as written; empty when there is no file."""
+    """``[engine]``, ``[run_log]`` and the like, as written; empty when there is no file.
+
+    Raises ConfigError at a table or a key that there is none of: what is not read would not be noticed.
+    """
     file = read_toml((cwd or Path.cwd()) / PROJECT_FILE)
+    _refuse_unknown(file)
     return MappingProxyType({key: value for key, value in file.tables.items() if key != "connections"})
 
 
@@ -39,3 +55,21 @@ def list_setting(table: str, key: str, cwd: Path | None = None) -> tuple[str, ..
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return tuple(str(expand(each, used_by=f"[{table}] {key} in {PROJECT_FILE}")) for each in value)
     raise ConfigError(f"[{table}] {key} in {PROJECT_FILE} is not a list of texts")
+
+
+def _refuse_unknown(file: TomlFile) -> None:
+    for table, value in file.tables.items():
+        if table not in _KNOWN:
+            raise ConfigError(
+                f"{PROJECT_FILE} has no table [{table}].{did_you_mean(table, _KNOWN)}",
+                where=file.where(table),
+                next_step=f"there are {', '.join(f'[{each}]' for each in sorted(_KNOWN))}",
+            )
+        keys = _KNOWN[table]
+        for key in value if isinstance(value, dict) else ():
+            if keys is not None and key not in keys:
+                raise ConfigError(
+                    f"[{table}] in {PROJECT_FILE} has no setting '{key}'.{did_you_mean(key, keys)}",
+                    where=file.where(table, key),
+                    next_step=f"it takes {' and '.join(keys)}",
+                )

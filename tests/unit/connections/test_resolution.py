@@ -256,3 +256,21 @@ def test_other_tables_of_the_project_file_are_settings(project_file: Path) -> No
     assert dict(config.project_settings()) == {}
     project_file.write_text('[engine]\nmaster = "local[2]"\n[connections.a]\nurl = "postgres://h"\n')
     assert dict(config.project_settings()) == {"engine": {"master": "local[2]"}}
+
+
+@pytest.mark.parametrize(
+    ("written", "said", "line"),
+    [
+        ('[runlog]\nurl = "memory://"\n', r"no table \[runlog\]\. Did you mean 'run_log'\?", 1),
+        ('[run_log]\nurl = "memory://"\nkepp = "9d"\n', r"no setting 'kepp'\. Did you mean 'keep'\?", 3),
+        ('[alerts]\nurl = "stdout://"\n', r"no setting 'url'\. Did you mean 'urls'\?", 2),
+    ],
+)
+def test_what_the_project_file_says_in_vain_is_refused(
+    project_file: Path, written: str, said: str, line: int
+) -> None:
+    project_file.write_text(written)
+    with pytest.raises(ConfigError, match=said) as raised:
+        config.project_settings()
+    assert raised.value.where is not None
+    assert raised.value.where.line == line
