@@ -11,9 +11,9 @@ from ematix_flow.schedule.due import is_missed
 from ematix_flow.schedule.endings import last_success
 from ematix_flow.schedule.gates import gate, shown
 from ematix_flow.schedule.run import open_world
-from ematix_flow.schedule.run_due import Runner, no_spark, told_held
+from ematix_flow.schedule.run_due import Runner, no_spark
 from ematix_flow.schedule.settle import slot_is_done
-from ematix_flow.schedule.slots import LOADED, Ended, take
+from ematix_flow.schedule.slots import LOADED, Ended, take, told_held
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.slots import Claim, Slot, SlotRecord

@@ -23,13 +23,13 @@ from ematix_flow.schedule.endings import last_ends, last_success, record_skip
 from ematix_flow.schedule.gates import gate, shown
 from ematix_flow.schedule.run import RunContext, open_world, run_pipeline
 from ematix_flow.schedule.settle import slot_is_done
-from ematix_flow.schedule.slots import LOADED, Ended, conclude, look, take
+from ematix_flow.schedule.slots import LOADED, Ended, conclude, look, take, told_held, told_next
 from ematix_flow.schedule.team import Team, jar_groups_of, with_jars
 from ematix_flow.schedule.unstarted import RunsDied, record_unstarted, started_in_vain
 from ematix_flow.schedule.workflows import Workflows
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.schedules import Schedule
-from ematix_flow.state.holders import new_holder, shown_holder
+from ematix_flow.state.holders import new_holder
 from ematix_flow.state.runlog import RunLog
 from ematix_flow.state.slots import Claim, Slot, SlotRecord, SlotStore
 
@@ -288,7 +288,8 @@ class Runner:
         status: Status = "lost" if said is None else said  # type: ignore[assignment]  # one of its words
         reason = ended.reason
         if status == "waiting" and not ended.locked:
-            reason = f"attempt {claim.failures + 1} of {declared.spec.retry.max_attempts} failed: {reason}"
+            tried = f"attempt {claim.failures + 1} of {declared.spec.retry.max_attempts} failed"
+            reason = f"{tried}{told_next(self.store, slot)}: {reason}"
         return SlotOutcome(slot, status, reason, result, error)
 
     def _begun(self, claim: Claim) -> bool:
@@ -362,12 +363,6 @@ class Runner:
 def no_spark(_: Sequence[str]) -> SparkSession:
     """Who looks for work starts no engine: a ledger that only Spark can read is one that cannot be asked."""
     raise EngineError("no engine is started to look at a ledger")
-
-
-def told_held(record: SlotRecord) -> str:
-    """Who has a slot, and until when that is believed without a word of it."""
-    until = "" if record.expires_at is None else f" until {shown(record.expires_at, seconds=True)}"
-    return f"its slot of {shown(record.slot.at)} is held by {shown_holder(record.holder or '')}{until}"
 
 
 def claim_of(store: SlotStore, pipeline: str, at: dt.datetime, said: str) -> Claim:

@@ -14,7 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from ematix_flow.errors import FlowError
 from ematix_flow.schedule.due import BEFORE, MISSED, MOST_AT_ONCE, Agenda
+from ematix_flow.schedule.gates import shown
 from ematix_flow.schedule.workflows import Workflows
 from ematix_flow.spec.pipelines import RetryPolicy
 from ematix_flow.state.holders import holder_is_dead, shown_holder
@@ -126,3 +128,18 @@ def conclude(
 def pause(policy: RetryPolicy, failures: int, chance: random.Random) -> float:
     """Seconds before the next attempt, spread by a tenth so that many do not come back at once."""
     return policy.delay(failures) * chance.uniform(1.0, 1.1)
+
+
+def told_held(record: SlotRecord) -> str:
+    """Who has a slot, and until when that is believed without a word of it."""
+    until = "" if record.expires_at is None else f" until {shown(record.expires_at, seconds=True)}"
+    return f"its slot of {shown(record.slot.at)} is held by {shown_holder(record.holder or '')}{until}"
+
+
+def told_next(store: SlotStore, slot: Slot) -> str:
+    """When the next attempt comes, as the end of a sentence; empty when the store does not say."""
+    try:
+        known = store.get(slot)
+    except FlowError:  # whoever looks for work next asks it again, and tells of it
+        return ""
+    return f", the next is at {shown(known.not_before, seconds=True)}" if known is not None else ""

@@ -15,6 +15,7 @@ from ematix_flow.schedule.workflows import Workflows, slot_name
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.spec.workflows import WorkflowSpec
+from ematix_flow.state.holders import run_is_dead
 from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import RunLog
 from ematix_flow.state.slots import ENDED, SlotRecord, SlotStore
@@ -37,6 +38,8 @@ class Standing:
     @property
     def why(self) -> str:
         """What it waits for, or why it did not go well; empty when all is well."""
+        if self.last is not None and run_is_dead(self.last):
+            return f"its process {self.last.pid} is gone: the next run finds out from the ledger what it left"
         reason = self.slot.reason if self.slot is not None else None
         if reason is None and self.last is not None and has_ended(self.last) and not self.last.ended_well:
             reason = self.last.error_message

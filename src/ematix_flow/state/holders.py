@@ -1,4 +1,4 @@
-"""Names of those who hold claims, from which others on the same machine can tell that one is dead."""
+"""Who holds a claim or runs a load, told so that others on the same machine can see that it is dead."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import socket
 import uuid
 
 from ematix_flow.state.locks import process_is_alive, this_machine
+from ematix_flow.state.records import RunRecord
 
 
 def new_holder() -> str:
@@ -29,6 +30,12 @@ def holder_is_dead(holder: str) -> bool:
     here, number = _mark(), rest.rpartition("/")[2]
     same = bool(here) and mark.partition("-")[0] == here
     return same and number.isdecimal() and not process_is_alive(int(number))
+
+
+def run_is_dead(record: RunRecord) -> bool:
+    """Whether it has not said how it ended, and its process was of this machine and is no more."""
+    here = record.status == "running" and record.host == socket.gethostname()
+    return here and not process_is_alive(record.pid)
 
 
 def _mark() -> str:

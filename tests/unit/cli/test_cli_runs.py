@@ -126,6 +126,17 @@ def test_the_status_is_a_table_for_a_person(flow, project):
     assert report.split() == ["report", "by", "hand", "never", "orders"]
 
 
+def test_the_status_of_a_run_whose_process_is_gone_says_so(flow, project):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    with open_run_log(env=os.environ) as log:
+        log.start(RunRecord("feedbeef", "orders", "w:t", "append", pid=dead.pid))
+        log.start(RunRecord("beef", "report", "w:t", "append"))
+    orders, report = flow("status", "-m", "pipelines", "-o", "json").json
+    assert orders["why"].startswith(f"its process {dead.pid} is gone")
+    assert report["last_run"]["status"] == "running" and report["why"] is None
+
+
 def test_a_schedule_fires_in_its_own_time_zone_across_a_change_of_clocks():
     due = next_due("0 6 * * *", "Europe/Berlin", NOW)  # the clocks go forward in the night between
     assert due is not None

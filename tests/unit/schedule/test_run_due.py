@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -662,8 +663,12 @@ def test_a_death_that_its_scheduler_has_seen_is_followed_by_its_pause() -> None:
 def test_an_attempt_that_failed_is_said_to_have() -> None:
     declare("orders", sql="SELECT id FROM nowhere", retry={"max_attempts": 2, "base_secs": 60})
     open_slot("orders", utc_now())
+    before = utc_now() + dt.timedelta(seconds=60)
     (outcome,) = run_due()
-    assert outcome.status == "waiting" and (outcome.reason or "").startswith("attempt 1 of 2 failed: ")
+    said = re.match(r"attempt 1 of 2 failed, the next is at (.+) UTC: ", outcome.reason or "")
+    assert outcome.status == "waiting" and said is not None
+    at = dt.datetime.fromisoformat(said[1]).replace(tzinfo=dt.timezone.utc)
+    assert dt.timedelta(seconds=-1) <= at - before <= dt.timedelta(seconds=30)
 
 
 # ------------------------------------------------------------------ a store that fails
@@ -954,9 +959,8 @@ def test_a_slot_of_which_some_targets_failed_has_failed_and_is_tried_again(shop:
     slot = open_slot("both", utc_now())
     (first,) = run_due()
     assert (first.status, first.error is not None) == ("waiting", True)
-    assert first.reason is not None and first.reason.startswith(
-        "attempt 1 of 2 failed: 1 of 2 targets failed: "
-    )
+    assert first.reason is not None
+    assert first.reason.startswith("attempt 1 of 2 failed, ") and ": 1 of 2 targets failed: " in first.reason
     (second,) = run_due()
     assert second.status == status_of(slot)[0] == "gave_up"
     assert execute(shop, "SELECT count(*) FROM shop__loose") == [(1,)]

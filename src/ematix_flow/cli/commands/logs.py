@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,11 +58,11 @@ def logs(
 
 def _follow(log: RunLog, record: RunRecord, seen: list[str]) -> list[str]:
     """What is new, until the run has ended, or its process on this machine."""
-    from ematix_flow.state.locks import process_is_alive
+    from ematix_flow.state.holders import run_is_dead
 
     run_id = record.run_id
     while True:
-        gone = record.host == socket.gethostname() and not process_is_alive(record.pid)
+        gone = run_is_dead(record)
         over = log.get(run_id).status != "running"  # asked first: what it says last is then there
         lines = (log.output(run_id) or "").splitlines()
         for line in lines[_known(lines, seen) :]:

@@ -77,7 +77,7 @@ def run_due(
     from ematix_flow.cli.signals import interruptible
     from ematix_flow.errors import UsageError
     from ematix_flow.observe.settings import Observability
-    from ematix_flow.schedule.run_due import told_held
+    from ematix_flow.schedule.slots import told_held
 
     for name, seconds in (("--interval", interval), ("--lease-seconds", lease_seconds)):
         if not 0 < seconds < float("inf"):

@@ -137,6 +137,8 @@ def _retry(standing: Standing, now: dt.datetime) -> str:
     if slot.status == "claimed":
         return f"{slot.failures}/{allowed}, running"
     when = f"again {until(slot.not_before, now)}" if slot.not_before > now else "due"
+    if slot.reason and not slot.failures:
+        when = "waits"  # for an upstream, a lock or a place to run
     return f"{slot.failures}/{allowed}, {when}"
 
 
