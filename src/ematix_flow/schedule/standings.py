@@ -10,7 +10,7 @@ from typing import Any
 from ematix_flow.graph.registry import Registry
 from ematix_flow.schedule.due import is_before
 from ematix_flow.schedule.endings import LOOKED_BACK, has_ended, last_ends, was_locked
-from ematix_flow.schedule.gates import is_unmended
+from ematix_flow.schedule.gates import is_unmended, shown
 from ematix_flow.schedule.workflows import Workflows, slot_name
 from ematix_flow.spec.pipelines import PipelineSpec
 from ematix_flow.spec.schedules import Schedule
@@ -20,13 +20,15 @@ from ematix_flow.state.records import RunRecord
 from ematix_flow.state.runlog import RunLog
 from ematix_flow.state.slots import ENDED, SlotRecord, SlotStore
 
+_UNSEEN = dt.timedelta(minutes=20)  # longer than the rarest look of those that ``flow init`` writes
+
 
 @dataclass(frozen=True)
 class Standing:
     """One pipeline: its last run that found it free, the failures since the last success, and when it is due.
 
     ``slot`` is the one that waits or runs, or else the last one, if it was given up or skipped and nothing
-    has succeeded since.
+    has succeeded since. ``unseen`` is a fire that nobody has looked at for long, though others were.
     """
 
     spec: PipelineSpec
@@ -34,12 +36,15 @@ class Standing:
     failures: int
     slot: SlotRecord | None
     due: dt.datetime | None
+    unseen: dt.datetime | None = None
 
     @property
     def why(self) -> str:
         """What it waits for, or why it did not go well; empty when all is well."""
         if self.last is not None and run_is_dead(self.last):
             return f"its process {self.last.pid} is gone: the next run finds out from the ledger what it left"
+        if self.unseen is not None:
+            return f"due since {shown(self.unseen)}: neither flow scheduler nor flow run-due has looked"
         reason = self.slot.reason if self.slot is not None else None
         if reason is None and self.last is not None and has_ended(self.last) and not self.last.ended_well:
             reason = self.last.error_message
@@ -59,6 +64,7 @@ class Standing:
             "slot": None if self.slot is None else _slot_json(self.slot),
             "why": self.why or None,
             "next_due": self.due.isoformat() if self.due else None,
+            "unseen_since": self.unseen.isoformat() if self.unseen else None,
         }
 
 
@@ -128,13 +134,14 @@ def _standing(
             success = record
             break
         failures += record.status in ("failed", "interrupted")
-    slot = unended.get(spec.name)
+    slot, last = unended.get(spec.name), newest.get(spec.name)
+    fired = next_due(spec.schedule, spec.timezone, last.slot.at) if last is not None else None
+    unseen = fired if fired is not None and fired < now - _UNSEEN else None
     if slot is None:
-        last = newest.get(spec.name)
         slot = last if last is not None and is_unmended(last, success) else None
     due = next_due(spec.schedule, spec.timezone, now)
     begun = [record for record in records if not was_locked(record)] or records
-    return Standing(spec, begun[0] if begun else None, failures, slot, due)
+    return Standing(spec, begun[0] if begun else None, failures, slot, due, unseen)
 
 
 def workflow_standings(

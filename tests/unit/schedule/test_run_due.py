@@ -257,6 +257,21 @@ def test_a_failed_upstream_starts_nothing_and_the_status_says_so() -> None:
     assert waits.startswith("items failed at ") and "nowhere" in waits
 
 
+def test_the_status_names_a_fire_that_nobody_has_looked_at() -> None:
+    declare("orders", schedule="0 * * * *")
+    declare("fresh", schedule="0 * * * *")  # nobody was ever there to look: that is no fault
+    hour = utc_now().replace(minute=0, second=0, microsecond=0)
+    open_slot("orders", hour - dt.timedelta(hours=3))
+    with runner() as here:
+        registry, asked = current_registry(), hour + dt.timedelta(minutes=30)
+        orders, fresh = standings(registry, None, here.store, here.run_log, asked)
+        (early, _) = standings(registry, None, here.store, here.run_log, hour - dt.timedelta(minutes=115))
+    assert orders.unseen == hour - dt.timedelta(hours=2)
+    assert orders.why.startswith("due since ") and orders.why.endswith("has looked")
+    assert (fresh.unseen, fresh.why) == (None, "")
+    assert early.unseen is None
+
+
 def test_many_who_look_at_once_fire_a_trigger_once(shop: Path) -> None:
     orders = declare("orders")
     declare("mail")
