@@ -136,6 +136,7 @@ def test_a_second_signal_ends_it_at_once(project: Project) -> None:
         (["--poll-interval", "60"], "the lease would end between two looks"),
         (["--poll-interval", "0"], "above 0"),
         (["--lease-seconds", "nan"], "above 0"),
+        (["--grace", "-1"], "--grace takes a number of seconds"),
         (["--lease-seconds", "1"], "its claim would expire before it begins"),
         (["--executor", "k8s://ns?image=i&imge=x"], "Did you mean 'image'"),
     ],

@@ -64,7 +64,7 @@ def scheduler(
         str | None, typer.Option("--worker-id", help="The name of this scheduler in the store.")
     ] = None,
     max_iterations: Annotated[
-        int | None, typer.Option("--max-iterations", help="Stop after so many looks.", hidden=True)
+        int | None, typer.Option("--max-iterations", help="Stop after so many looks.")
     ] = None,
     alerter: AlerterOption = None,
     metrics: MetricsOption = None,
@@ -90,6 +90,8 @@ def scheduler(
     ):
         if not 0 < seconds < float("inf"):
             raise UsageError(f"{name} takes a number of seconds above 0, not {seconds:g}")
+    if not grace >= 0:
+        raise UsageError(f"--grace takes a number of seconds, not {grace:g}")
     if lease_seconds < LEAST_LEASE_SECONDS:
         raise UsageError(
             f"--lease-seconds {lease_seconds:g} is shorter than a run takes to start: its claim would expire "
