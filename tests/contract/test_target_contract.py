@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from ematix_flow import DuckDBConnection, ObjectStoreLocalConnection, PostgresConnection, SQLiteConnection
@@ -30,8 +32,10 @@ class TestSQLite(ReadBack):
 
 class TestDuckDB(ReadBack):
     @pytest.fixture
-    def backend(self, tmp_path: Path) -> Backend:
-        return open_backend(DuckDBConnection(name="target", path=str(tmp_path / "target.duckdb")))
+    def backend(self, tmp_path: Path) -> Iterator[Backend]:
+        path = str(tmp_path / "target.duckdb")
+        with duckdb.connect(path):  # it takes long to open a file that nobody has open
+            yield open_backend(DuckDBConnection(name="target", path=path))
 
 
 class TestPostgres(ReadBack):
