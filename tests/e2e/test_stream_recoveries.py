@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from ematix_flow import Target
 from ematix_flow.backends.dead_letters import open_for_stream
@@ -301,6 +302,24 @@ def test_a_queue_whose_spool_is_lost_is_loaded_all_the_same(
     load(followed)
     assert rows_in(tmp_path, "SELECT count(*), count(DISTINCT id) FROM events") == [(6, 6)]
     assert rabbitmq.count(rabbitmq_queue) == 0
+
+
+def test_a_stream_that_is_started_again_and_again_leaves_no_process_behind(
+    rabbitmq: Any, rabbitmq_queue: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    followed = stream(
+        source=RabbitMQConnection(name="rabbit", amqp_url=rabbitmq.url()),
+        source_query=rabbitmq_queue,
+        target=lite(tmp_path),
+        target_table="events",
+    )
+    children: list[int] = []
+    for n in range(3):
+        rabbitmq.publish(rabbitmq_queue, [json.dumps({"id": n}).encode()])
+        load(followed)
+        assert spark._jvm is not None
+        children.append(spark._jvm.java.lang.ProcessHandle.current().children().count())
+    assert children[0] == children[1] == children[2]
 
 
 def test_a_kinesis_stream_whose_folder_is_lost_goes_on_where_the_ledger_ends(

@@ -78,6 +78,8 @@ def session_conf(
         "spark.redaction.regex": HIDDEN,
         "spark.python.worker.faulthandler.enabled": "true",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+        # else each session within this one, as each start of a stream makes it, leaves Python processes behind
+        "spark.sql.artifact.isolation.enabled": "false",
         **SQL_CONF,
     }
     if not settings.is_local:
