@@ -78,7 +78,7 @@ def session_conf(
         "spark.redaction.regex": HIDDEN,
         "spark.python.worker.faulthandler.enabled": "true",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
-        # else each session within this one, as each start of a stream makes it, leaves Python processes behind
+        # else each session within this one, as a stream that starts makes it, leaves Python processes behind
         "spark.sql.artifact.isolation.enabled": "false",
         **SQL_CONF,
     }
