@@ -29,6 +29,8 @@ DEV := .venv/.ready-$(PYTHON_VERSION)
 DEMO := .venv-demo/.ready-$(PYTHON_VERSION)
 METADATA := pyproject.toml README.md LICENSE src/ematix_flow/_version.py
 BIN := .venv/bin
+# Tests wait for servers a good part of their time, so that three share two cores well
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
 
 .PHONY: help
 help: ## List these commands
@@ -50,7 +52,7 @@ check: $(DEV) ## Lint, types, import rules and unit tests: no Spark, no server, 
 test: $(DEV) ## Install the servers that are missing, then run every test
 	$(BIN)/python -m tests.services install
 	$(BIN)/python -m ematix_flow.engine.archive_training & # each later start of Spark is seconds shorter
-	$(BIN)/pytest tests --numprocesses=auto --dist=worksteal --durations=25 $(ARGS)
+	$(BIN)/pytest tests --numprocesses=$(WORKERS) --dist=worksteal --durations=25 $(ARGS)
 
 .PHONY: fmt
 fmt: $(DEV) ## Format the code and mend what the linter can mend

@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 
 from ematix_flow import faults
@@ -358,6 +359,20 @@ def test_the_holder_of_a_lock_is_shown(url: str) -> None:
         pass
     assert "'tester'" in str(raised.value)
     assert "KILL" in str(raised.value)
+
+
+def test_the_next_run_need_not_wait_until_the_server_has_seen_the_last_one_go(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unclosed: list[pymysql.Connection[Any]] = []
+    with monkeypatch.context() as slow:
+        slow.setattr(pymysql.Connection, "close", lambda self: unclosed.append(self))
+        for _ in range(2):
+            with backend_of(url).target().lock(PIPELINE, TARGET, uuid.uuid4()):
+                pass
+    for connection in unclosed:
+        connection.close()
+    assert len(unclosed) == 2
 
 
 def test_databases_of_one_server_share_no_lock_and_no_ledger(url: str, server: MySQLServer) -> None:

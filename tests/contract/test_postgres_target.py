@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -378,6 +379,20 @@ def test_one_pipeline_loads_one_target_at_a_time(pg_database: str, backend: Post
             pass
     with other.lock(PIPELINE, TARGET, uuid.uuid4()):
         pass
+
+
+def test_the_next_run_need_not_wait_until_the_server_has_seen_the_last_one_go(
+    backend: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unclosed: list[psycopg.Connection[Any]] = []
+    with monkeypatch.context() as slow:
+        slow.setattr(psycopg.Connection, "close", lambda self: unclosed.append(self))
+        for _ in range(2):
+            with backend.target().lock(PIPELINE, TARGET, uuid.uuid4()):
+                pass
+    for connection in unclosed:
+        connection.close()
+    assert len(unclosed) == 2
 
 
 def test_a_lock_that_died_with_its_connection_takes_the_load_along(

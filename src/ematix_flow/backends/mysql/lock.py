@@ -6,7 +6,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ematix_flow.backends.mysql.address import APPLICATION, Address
 from ematix_flow.backends.mysql.session import MySQLSession, open_session
@@ -32,6 +32,9 @@ def pipeline_lock(address: Address, pipeline: str, target: str, run_id: uuid.UUI
         if session.fetch("SELECT GET_LOCK(%(name)s, 0)", {"name": name})[0][0] != 1:
             raise _locked(session, name, pipeline, target)
         yield session
+        # closed, the server would free it some time later, and refuse a run that follows at once
+        with suppress(FlowError):  # a connection that is gone frees it too
+            session.fetch("SELECT RELEASE_LOCK(%(name)s)", {"name": name})
 
 
 def _locked(session: MySQLSession, name: str, pipeline: str, target: str) -> PipelineLocked:

@@ -6,11 +6,11 @@ import hashlib
 import json
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ematix_flow.backends.postgres.address import APPLICATION, Address
 from ematix_flow.backends.postgres.session import PostgresSession, open_session
-from ematix_flow.errors import PipelineLocked
+from ematix_flow.errors import FlowError, PipelineLocked
 
 _HOLDER = """
 SELECT l.pid, a.application_name, host(a.client_addr), a.usename,
@@ -39,6 +39,9 @@ def pipeline_lock(
         if not session.fetch("SELECT pg_try_advisory_lock(%(key)s)", {"key": key})[0][0]:
             raise _locked(session, key, pipeline, target)
         yield session
+        # closed, the server would free it some time later, and refuse a run that follows at once
+        with suppress(FlowError):  # a connection that is gone frees it too
+            session.fetch("SELECT pg_advisory_unlock(%(key)s)", {"key": key})
 
 
 def _locked(session: PostgresSession, key: int, pipeline: str, target: str) -> PipelineLocked:
