@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ematix_flow.engine.streams.place import place_of
 from ematix_flow.schedule.streams import StreamResult
 from ematix_flow.spec.connections import (
     Connection,
@@ -53,6 +55,26 @@ def test_a_queue_is_loaded_and_acknowledged_when_it_is_in_the_table(
     rabbitmq.publish(rabbitmq_queue, [json.dumps({"id": n}).encode() for n in range(20, 25)])
     into_lite(tmp_path, source, rabbitmq_queue)
     assert ids(tmp_path) == list(range(25))
+
+
+def test_a_batch_without_messages_is_not_counted(rabbitmq: Any, rabbitmq_queue: str, tmp_path: Path) -> None:
+    """Spark begins with one when it finds the queue before the first message."""
+    followed = stream(
+        source=RabbitMQConnection(name="rabbit", amqp_url=rabbitmq.url()),
+        source_query=rabbitmq_queue,
+        target=lite(tmp_path),
+        target_table="events",
+    )
+    running = followed.start()
+    try:
+        first = place_of(followed.spec).checkpoint("all") / "commits" / "0"
+        deadline = time.monotonic() + 120
+        while not first.exists():
+            assert time.monotonic() < deadline and running.is_running, "no batch has come"
+            time.sleep(0.1)
+    finally:
+        running.stop()
+    assert running.wait().iterations == 0
 
 
 def test_a_subscription_is_loaded(pubsub: Any, pubsub_topic: Any, tmp_path: Path) -> None:
