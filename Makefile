@@ -6,6 +6,8 @@
 .DEFAULT_GOAL := help
 export UV_PYTHON_DOWNLOADS := never
 export UV_BUILD_CONSTRAINT := lock/build.txt
+# Where it is set, each of the processes that tests start would compile every library again
+unexport PYTHONDONTWRITEBYTECODE
 
 # Asked only when a goal needs it: a pyenv shim may exist for a Python that does not run.
 ifneq ($(filter-out help clean,$(or $(MAKECMDGOALS),help)),)

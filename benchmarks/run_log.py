@@ -168,7 +168,9 @@ def _filled(store: str, folder: Path, servers: Servers, runs: int) -> str:
     words = {key: text.format(runs=runs, pipelines=PIPELINES) for key, text in _words(store).items()}
     known = {**words, "pipelines": PIPELINES, "metrics": _METRICS}
     counts = {column.name: "0" for column in slots.c if isinstance(column.type, sa.BigInteger)}
-    with sql_tables(url).engine.connect().execution_options(writes=True) as connection, connection.begin():
+    tables = sql_tables(url)
+    patient = tables.maker or tables.engine  # the other bounds what it waits for
+    with patient.connect().execution_options(writes=True) as connection, connection.begin():
         for table, values in {"run_log": _RUN, "flow_slots": {**counts, **_SLOT}}.items():
             statement = (
                 f"INSERT INTO {words['schema']}{table} ({', '.join(values)}) {words['source']}"
@@ -176,7 +178,7 @@ def _filled(store: str, folder: Path, servers: Servers, runs: int) -> str:
             )
             connection.exec_driver_sql(statement.replace("%", "%%") if store == "postgres" else statement)
     if store == "postgres":
-        with sql_tables(url).engine.connect() as connection:
+        with patient.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT").execute(sa.text("ANALYZE"))
     return url
 

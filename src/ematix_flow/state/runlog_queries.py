@@ -20,21 +20,27 @@ _LONG_AGO = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _AT_ONCE = 200  # names in one statement: SQLite takes no more than 500 parts of a union
 
 
-def portions(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The names, each once, as many at a time as a statement takes."""
+def newest_of_all(
+    names: Sequence[str], each: int, dialect: str
+) -> Iterator[tuple[sa.Select[Any], dict[str, Any]]]:
+    """`newest_of` all these pipelines, in as few statements as the database takes well."""
     wanted = list(dict.fromkeys(names))
+    if dialect == "postgresql":  # which would plan a long union for longer than it runs
+        yield newest_of(None, each), {"names": wanted}
+        return
     for first in range(0, len(wanted), _AT_ONCE):
-        yield wanted[first : first + _AT_ONCE]
+        portion = wanted[first : first + _AT_ONCE]
+        yield newest_of(len(portion), each), {f"name_{n}": name for n, name in enumerate(portion)}
 
 
 @functools.lru_cache(maxsize=8)
-def newest_of(names: int, each: int) -> sa.Select[Any]:
-    """The newest runs of so many pipelines, which `given` names, each down to its newest success.
+def newest_of(names: int | None, each: int) -> sa.Select[Any]:
+    """The newest runs of so many pipelines, each down to its newest success. None: they come as one array.
 
     Searches of an index, whatever the log holds. Of runs that began at one moment there may be more than
     ``each``. To write the statement takes longer than to run it, so that it is written once.
     """
-    asked = _names(names)
+    asked = _array() if names is None else _names(names)
     inner, good = runs.alias("inner_run"), runs.alias("good")
     nth = (
         sa.select(inner.c.started_at)
@@ -96,14 +102,14 @@ def forgettable(
     )
 
 
-def given(names: Sequence[str]) -> dict[str, str]:
-    """The parameters of a statement about so many names."""
-    return {f"name_{n}": name for n, name in enumerate(names)}
-
-
 def _names(count: int) -> sa.Subquery:
     """The names as a table; every database knows a union, and not the same list of values."""
     kind = ExactText(512)
     rows = " UNION ALL ".join(f"SELECT :name_{n} AS pipeline" for n in range(count))
     parameters = (sa.bindparam(f"name_{n}", type_=kind) for n in range(count))
     return sa.text(rows).bindparams(*parameters).columns(sa.column("pipeline", kind)).subquery("asked")
+
+
+def _array() -> sa.Subquery:
+    rows = sa.text("SELECT unnest(CAST(:names AS text[])) AS pipeline")
+    return rows.columns(sa.column("pipeline", ExactText(512))).subquery("asked")

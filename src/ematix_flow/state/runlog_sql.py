@@ -39,11 +39,9 @@ from ematix_flow.state.runlog_queries import (
     NEWEST_FIRST,
     boundary_of,
     forgettable,
-    given,
     needed_of,
-    newest_of,
+    newest_of_all,
     pipeline_after,
-    portions,
 )
 from ematix_flow.state.runlog_tables import RUNS_SINCE, empty_tables, outputs, prepare, runs, too_old
 from ematix_flow.state.slots import SlotStore
@@ -187,8 +185,8 @@ class SqlRunLog(RunLog):
     def newest(self, pipelines: Sequence[str], each: int = 1) -> dict[str, tuple[RunRecord, ...]]:
         found: dict[str, tuple[RunRecord, ...]] = {}
         with self._asking() as connection:
-            for names in portions(pipelines):
-                records = _read(connection, newest_of(len(names), each), given(names))
+            for query, names in newest_of_all(pipelines, each, connection.dialect.name):
+                records = _read(connection, query, names)
                 for name, its in itertools.groupby(records, lambda record: record.pipeline):
                     found[name] = until_success(its, each)
         return found
