@@ -48,7 +48,7 @@ VARIANTS = {
 
 
 def heading(result: Result) -> str:
-    if result.benchmark in ("changes", "scheduler-tick"):
+    if result.benchmark in ("changes", "scheduler-tick", "watched-end"):
         return result.title
     return f"{result.title}, {result.rows:,} {'runs' if result.benchmark == 'run-log' else 'rows'}"
 
@@ -72,7 +72,7 @@ def columns(result: Result) -> tuple[str, ...]:
 def rows(result: Result) -> list[list[str]]:
     """Every contestant, the fastest first; a lost race stands there like a won one."""
     found = standings(result)
-    if result.benchmark in ("cold-start", "run-log"):
+    if result.benchmark in ("cold-start", "run-log", "watched-end"):
         return [
             [VARIANTS.get(s.contestant, s.contestant), *_times(s, result), _memory(s.peak_bytes)]
             for s in found
