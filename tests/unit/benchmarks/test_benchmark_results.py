@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.publish import BEGIN, END, publish, with_results
+from benchmarks.results import FOLDER as SAVED
 from benchmarks.results import Result, Run, newest, ratio, save, standing, standings
 from benchmarks.tables import columns, markdown_table, remarks, rows
 
@@ -56,6 +57,11 @@ def test_a_loss_is_shown_like_a_win() -> None:
     table = rows(result(*FLOW, *DRIVER))
     assert table[0][:5] == ["drivers alone", "1.00", "1.50", "0.50", "1.00"]
     assert table[1][:6] == ["ematix-flow", "2.00", "3.00", "1.00", "2.00", "500"]
+
+
+@pytest.mark.parametrize("measured", newest(SAVED), ids=lambda measured: measured.case)
+def test_a_table_has_a_heading_for_each_of_its_cells(measured: Result) -> None:
+    assert {len(row) for row in rows(measured)} == {len(columns(measured))}
 
 
 def test_changes_in_a_lake_are_compared_with_delta_rs_and_those_of_a_database_with_sql() -> None:

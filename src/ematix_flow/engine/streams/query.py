@@ -196,7 +196,7 @@ class StreamQuery:
                     source.committed(began, ended)
         faults.point("stream.acknowledged")
         self._done = number
-        if incoming is None:  # Spark found the spool before the first message was in it
+        if incoming is None:  # Spark found the spool before its first message, or again after its last
             return
         # several sources are of one kind
         self._report(replace(report, lag=self._lag(after), lag_unit=self.sources[0].lag_unit))
