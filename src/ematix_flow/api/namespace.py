@@ -12,7 +12,7 @@ from ematix_flow.api.options import TransformRef
 from ematix_flow.api.pipeline import pipeline
 from ematix_flow.api.streaming import streaming_pipeline
 from ematix_flow.api.tables import table
-from ematix_flow.api.target import Target
+from ematix_flow.api.target import target
 from ematix_flow.api.workflow import transform, workflow
 from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.spec.location import caller_location
@@ -57,7 +57,7 @@ class Ematix:
     pipeline = staticmethod(_checked(pipeline))
     job = pipeline
     streaming_pipeline = staticmethod(_checked(streaming_pipeline))
-    target = staticmethod(Target)
+    target = staticmethod(_checked(target))
     workflow = staticmethod(_checked(workflow))
     transform = staticmethod(_checked(transform))
     transform_ref = staticmethod(TransformRef)

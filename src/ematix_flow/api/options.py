@@ -246,7 +246,11 @@ def check_target(target: TargetSpec, where: SourceLocation | None) -> None:
 def resolve_keys(
     table: TableSpec | None, explicit: Sequence[str], mode: str, where: SourceLocation | None
 ) -> tuple[str, ...]:
-    """keys= → ``__merge_keys__`` → the first natural_key() group → pk(); warns when they differ from pk()."""
+    """The columns that rows are matched by; warns when they are not those of the primary key.
+
+    The order: keys=, ``__merge_keys__``, the first natural_key() group, the first of
+    ``__unique_constraints__``, pk().
+    """
     if mode not in ("merge", "scd2") or table is None:
         return tuple(explicit)
     if explicit:
@@ -254,6 +258,7 @@ def resolve_keys(
     for origin, found in (
         ("__merge_keys__", table.merge_keys),
         ("natural_key()", table.natural_keys[0] if table.natural_keys else ()),
+        ("__unique_constraints__", table.unique[0] if table.unique else ()),
     ):
         if found:
             if table.primary_key and set(found) != set(table.primary_key):

@@ -262,6 +262,10 @@ def _target(target: Target, defaults: StreamTargetSpec, where: SourceLocation | 
             "handle_deletes= takes rows that the source lacks for deleted, and a stream never shows all rows",
             where=where,
         )
+    if target.column_map is not None:
+        raise DeclarationError(
+            "column_map= is for batch targets: a stream renames with AS in transform_sql", where=where
+        )
     if table is not None and mode != "append":
         spec = _with_keys(spec, table, where)
     elif mode != "append" and not spec.keys:

@@ -10,12 +10,16 @@ import html
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
-from typing import Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from ematix_flow.api.annotations import Declared, Scope, declared_columns
 from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.tables import ColumnSpec, TableSpec, snake_case
+
+if TYPE_CHECKING:
+    from ematix_flow.plan.handles import LiveConnection
+    from ematix_flow.spec.pipelines import ConnectionRef
 
 _OWN = "__declared_columns__"
 _OTHER_FRAMEWORKS = {
@@ -54,6 +58,7 @@ class ManagedTable(metaclass=TableMeta):
 
     __abstract__: ClassVar[bool] = True
     __schema__: ClassVar[str | None] = None
+    __tablename__: ClassVar[str]
     __merge_keys__: ClassVar[tuple[str, ...]] = ()
     __unique_constraints__: ClassVar[tuple[tuple[str, ...], ...]] = ()
     __table_spec__: ClassVar[TableSpec]
@@ -72,8 +77,24 @@ class ManagedTable(metaclass=TableMeta):
                 spec = _build(cls, where)
                 cls.__table_spec__ = cls.spec = spec
                 cls.columns = spec.columns
+                cls.__schema__, cls.__tablename__ = spec.schema, spec.name
         except DeclarationError as error:
             raise error.at(where) from None
+
+    @classmethod
+    def ensure(
+        cls, conn: LiveConnection | ConnectionRef, on_drift: str = "error", *, mode: str = "append"
+    ) -> dict[str, Any]:
+        """Create the table where it is missing, and compare it with its declaration where it is not.
+
+        ``conn`` is an open connection (`ematix_flow.connect`) or the name of one. ``mode`` is that of the
+        pipeline that loads the table: it decides which columns the table has beyond the declared ones.
+        Returns ``{"action": "created" | "unchanged" | "evolved" | "drift", "differences": […]}``; with
+        ``on_drift="error"`` a difference raises, as it does in a run.
+        """
+        from ematix_flow.api.ensure import ensure_table
+
+        return ensure_table(table_spec(cls), conn, on_drift, mode, _where())
 
     @classmethod
     def _repr_html_(cls) -> str:

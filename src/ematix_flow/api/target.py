@@ -11,7 +11,7 @@ from ematix_flow.errors import DeclarationError, FlowError, did_you_mean
 from ematix_flow.graph.connections import resolve
 from ematix_flow.spec.connections import Connection, has_reference
 from ematix_flow.spec.files import check_file_options, check_file_values, check_place
-from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.location import SourceLocation, caller_location
 from ematix_flow.spec.pipelines import MODES, ConnectionRef, FileOptions, TargetSpec
 from ematix_flow.spec.tables import TableSpec
 
@@ -40,6 +40,7 @@ class Target:
     compare_columns: Sequence[str] | None = None
     event_timestamp_column: str | None = None
     handle_deletes: str | None = None
+    column_map: Mapping[str, str] | None = None  # {declared column: source column}, on top of the pipeline's
     primary_key: Sequence[str] | None = None
     parquet_compression: str | None = None
     csv_delimiter: str | None = None
@@ -67,6 +68,39 @@ class Target:
             csv_read_options=pairs("csv_read_options", self.csv_read_options, self.where),
             json_read_options=pairs("json_read_options", self.json_read_options, self.where),
         )
+
+
+def target(
+    target_class: Any,
+    *,
+    mode: str | None = None,
+    target_connection: ConnectionRef | None = None,
+    keys: Sequence[str] | None = None,
+    update_columns: Sequence[str] | None = None,
+    compare_columns: Sequence[str] | None = None,
+    event_timestamp_column: str | None = None,
+    handle_deletes: str | None = None,
+    column_map: Mapping[str, str] | None = None,
+    partition_by: Sequence[str] | None = None,
+) -> Target:
+    """One of the ``targets=`` of a pipeline: a declared table, and the options in which it differs."""
+    where = caller_location()
+    try:
+        table_spec(target_class)
+        return Target(
+            connection=target_connection,
+            table=target_class,
+            mode=mode,
+            keys=keys,
+            update_columns=update_columns,
+            compare_columns=compare_columns,
+            event_timestamp_column=event_timestamp_column,
+            handle_deletes=handle_deletes,
+            column_map=column_map,
+            partition_by=partition_by,
+        )
+    except DeclarationError as error:
+        raise error.at(where) from None
 
 
 _OF_BROKERS = (
@@ -200,5 +234,6 @@ def build_target(target: Target, defaults: TargetSpec, where: SourceLocation | N
         partition_by=partition_by or (),
         max_shrink=defaults.max_shrink,
         allow_empty=defaults.allow_empty,
+        column_map=pairs("column_map", target.column_map, where),
         files=target.file_options(),
     )

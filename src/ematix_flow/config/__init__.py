@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check_connection",
     "connect",
+    "connection_definitions",
     "list_connections",
     "list_secret_uses",
     "project_settings",
@@ -45,8 +46,16 @@ def resolve_dsn(name: str = "default") -> str:
     return dsn_of(expand_connection(resolved.connection, where=resolved.origin.where))
 
 
-def list_connections() -> tuple[ListedConnection, ...]:
-    """Every connection that is known here: which definition is in force, and which it hides."""
+def list_connections() -> dict[str, str]:
+    """Every connection that is known here, by name, as a URL with its secrets masked.
+
+    A definition that cannot be used has its problem in place of the URL.
+    """
+    return {listed.name: listed.masked_dsn for listed in connection_definitions()}
+
+
+def connection_definitions() -> tuple[ListedConnection, ...]:
+    """The same in detail: kind, fields, where the definition in force stands, and which it hides."""
     from ematix_flow.config.listing import list_definitions
     from ematix_flow.config.resolution import Surroundings
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ematix_flow.config.dsn import dsn_of
 from ematix_flow.config.resolution import Origin, Surroundings
 from ematix_flow.errors import FlowError
+from ematix_flow.spec.connections import Connection
+from ematix_flow.spec.redaction import mask
 
 
 @dataclass(frozen=True)
 class ListedConnection:
-    """One name. ``fields`` are masked; ``problem`` says why the definition in force cannot be used."""
+    """One name, secrets masked. ``problem`` says why the definition in force cannot be used."""
 
     name: str
     kind: str | None
@@ -19,14 +23,12 @@ class ListedConnection:
     origin: Origin
     shadowed: tuple[Origin, ...] = ()
     problem: str | None = None
+    masked_dsn: str = ""
 
     @property
     def target(self) -> str:
         """Where it leads, in one short text."""
-        for name in ("url", "amqp_url", "path", "bootstrap_servers", "bucket", "uri", "host", "account"):
-            if self.fields.get(name):
-                return str(self.fields[name])
-        return next((str(v) for k, v in self.fields.items() if k not in ("kind", "name")), "")
+        return _target(self.fields)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -50,5 +52,23 @@ def _listed(name: str, places: Surroundings) -> ListedConnection:
     try:
         connection = first.build()
     except FlowError as error:
-        return ListedConnection(name, None, {}, first.origin, shadowed, error.what)
-    return ListedConnection(name, connection.kind, connection.to_json(), first.origin, shadowed)
+        problem = f"(invalid: {error.what})"
+        return ListedConnection(name, None, {}, first.origin, shadowed, error.what, problem)
+    fields = connection.to_json()
+    return ListedConnection(
+        name, connection.kind, fields, first.origin, shadowed, masked_dsn=_masked_dsn(connection, fields)
+    )
+
+
+def _target(fields: Mapping[str, Any]) -> str:
+    for name in ("url", "amqp_url", "path", "bootstrap_servers", "bucket", "uri", "host", "account"):
+        if fields.get(name):
+            return str(fields[name])
+    return next((str(v) for k, v in fields.items() if k not in ("kind", "name")), "")
+
+
+def _masked_dsn(connection: Connection, fields: Mapping[str, Any]) -> str:
+    try:
+        return mask(dsn_of(connection))
+    except FlowError:  # a kind that is not one URL, such as a bucket
+        return f"{connection.kind}://{_target(fields)}"

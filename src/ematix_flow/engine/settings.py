@@ -24,7 +24,7 @@ _SHAPES = ("local[N]", "local[N,TRIES]", "spark://host:port", "k8s://https://hos
 _KEYS = ("mode", "peers", "shuffle_partitions", "memory", "conf", "purpose")
 _LOCAL = re.compile(r"local\[(\*|[1-9]\d*)(,[1-9]\d*)?\]")  # so many tasks at once, each tried so often
 _PEER = re.compile(
-    r"(?P<scheme>spark|dns|k8s)://(?P<host>[^/:\s\[\]]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})/?"
+    r"(?P<scheme>spark|http|dns|k8s)://(?P<host>[^/:\s\[\]]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})/?"
 )
 _MEMORY = re.compile(r"[1-9]\d*[kmgt]", re.IGNORECASE)
 
@@ -177,17 +177,10 @@ def _expand(peers: Sequence[str], lookup: Lookup) -> list[str]:
     found: dict[str, None] = {}
     for peer in peers:
         match = _PEER.fullmatch(peer.strip())
-        if (
-            match is None
-            or match["scheme"] not in ("spark", "dns", "k8s")
-            or not 0 < int(match["port"]) < 65536
-        ):
-            raise ConfigError(
-                f"'{peer}' is no address of a peer",
-                next_step="write spark://host:port, dns://host:port or k8s://service.namespace:port",
-            )
+        if match is None or not 0 < int(match["port"]) < 65536:
+            raise _bad_peer(peer)
         host, port = match["host"], int(match["port"])
-        if match["scheme"] == "spark":
+        if match["scheme"] in ("spark", "http"):  # http:// is how a list of workers names a fixed address
             found[f"{host}:{port}"] = None
             continue
         if match["scheme"] == "k8s":
@@ -199,6 +192,20 @@ def _expand(peers: Sequence[str], lookup: Lookup) -> list[str]:
         for address in lookup(host, port):
             found[f"[{address}]:{port}" if ":" in address else f"{address}:{port}"] = None
     return list(found)
+
+
+def _bad_peer(peer: str) -> ConfigError:
+    encrypted = _PEER.fullmatch(peer.strip().replace("https://", "http://", 1))
+    if encrypted is not None and peer.strip().startswith("https://"):
+        return ConfigError(
+            f"peer '{peer}' uses https, and a Spark master speaks Spark's own protocol",
+            next_step=f"write spark://{encrypted['host']}:{encrypted['port']}, and set spark.ssl.* and "
+            "spark.network.crypto.enabled under [engine] conf to encrypt it",
+        )
+    return ConfigError(
+        f"'{peer}' is not the address of a peer",
+        next_step="write spark://host:port, dns://host:port or k8s://service.namespace:port",
+    )
 
 
 def _addresses(host: str, port: int) -> list[str]:

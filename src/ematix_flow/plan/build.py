@@ -79,6 +79,12 @@ class _Source:
     column_map: Mapping[str, str]
     columns: tuple[SourceColumn, ...]
 
+    def seen_by(self, target: TargetSpec) -> _Source:
+        """The source with the target's own renaming on top."""
+        if not target.column_map:
+            return self
+        return replace(self, column_map={**self.column_map, **dict(target.column_map)})
+
 
 def _build(declared: DeclaredPipeline, world: World, cores: int, without: Collection[str]) -> Plan:
     spec = declared.spec
@@ -105,7 +111,9 @@ def _build(declared: DeclaredPipeline, world: World, cores: int, without: Collec
     )
     shared = None
     if len(spec.targets) > 1:
-        ranges = [_in_source_names(target.range, asked.column_map) for target in targets]
+        ranges = [
+            _in_source_names(target.range, source.seen_by(target.target).column_map) for target in targets
+        ]
         targets, shared = share_read(sql, targets, ranges, computed_name(spec.name, spec.targets[0].label))
     post = tuple(RunPostTransform(step, index) for index, step in enumerate(spec.transforms_post))
     return Plan(spec, connection_label(reference), backend.kind, sql, columns, targets, post, shared)
@@ -125,6 +133,7 @@ def _check_files(spec: PipelineSpec, world: World) -> None:
 
 def _between(spec: PipelineSpec, target: TargetSpec, source: _Source, world: World) -> Between:
     backend = world.backend(target.connection)
+    source = source.seen_by(target)
     table = target.table or _inferred_table(target, source.columns)
     return Between(
         same_database=backend.capabilities.same_db and source.identity == backend.identity(),
@@ -138,6 +147,7 @@ def _plan_target(
     spec: PipelineSpec, target: TargetSpec, path: Choice, source: _Source, world: World, cores: int
 ) -> TargetPlan:
     backend = world.backend(target.connection)
+    source = source.seen_by(target)
     sink = world.target(target.connection).divided(target.partition_by).with_files(target.files)
     capabilities = backend.capabilities
     if target.mode not in capabilities.strategies:

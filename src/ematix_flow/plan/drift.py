@@ -6,7 +6,7 @@ loaded exactly, ``evolve`` makes the changes that lose nothing. A table that is 
 
 from __future__ import annotations
 
-from ematix_flow.backends.base import TablePlan
+from ematix_flow.backends.base import TableChange, TablePlan
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.tables import TableSpec
@@ -14,11 +14,16 @@ from ematix_flow.spec.tables import TableSpec
 _CREATION = ("create_schema", "create_table", "create_folder")
 
 
+def is_creation(change: TableChange) -> bool:
+    """Whether the change makes what is not there, as against altering what is."""
+    return change.action in _CREATION
+
+
 def judge_drift(
     policy: str, table: TableSpec, found: TablePlan, where: SourceLocation | None
 ) -> tuple[TablePlan, tuple[str, ...]]:
     """The changes that the load will make, and what to warn of."""
-    evolving = [change for change in found.changes if change.action not in _CREATION]
+    evolving = [change for change in found.changes if not is_creation(change)]
     if not evolving and not found.differences:
         return found, ()
     if policy == "evolve" and not found.differences:
@@ -28,7 +33,7 @@ def judge_drift(
             return found, (f"{table.label} becomes a table of versions: {_told(found)}",)
         # a column that only a change would add is never loaded
         if not found.stops and not any(change.action == "add_column" for change in evolving):
-            created = tuple(change for change in found.changes if change.action in _CREATION)
+            created = tuple(filter(is_creation, found.changes))
             kept = TablePlan(created, found.differences, found.diff, declined=tuple(evolving))
             return kept, (f"{table.label} differs from its declaration: {_told(found)}",)
     raise SchemaMismatch(
@@ -43,7 +48,7 @@ def _lines(found: TablePlan) -> list[str]:
     """The diff; a backend that draws none tells its differences and changes in words."""
     if found.diff:
         return [f"  {line}" for line in found.diff]
-    changes = [f"  + {change.subject}" for change in found.changes if change.action not in _CREATION]
+    changes = [f"  + {change.subject}" for change in found.changes if not is_creation(change)]
     return changes + [f"  ! {text}" for text in found.differences]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ematix_flow.backends.base import SparkSource
+from ematix_flow.backends.base import SparkSource, Target
 from ematix_flow.errors import SourceFailed, Unsupported
 from ematix_flow.plan.world import World
 from ematix_flow.spec.pipelines import ConnectionRef
@@ -55,7 +55,16 @@ class LiveConnection:
         """One statement in its own transaction; rows affected. For post-load transforms."""
         if self._backend.target() is None:
             raise Unsupported(f"connection {self.name!r} ({self.kind}) takes no statements")
-        return self._world.target(self._reference).run_sql(sql)
+        return self.target().run_sql(sql)
+
+    @property
+    def reference(self) -> ConnectionRef:
+        """The name it was opened by, or the connection itself."""
+        return self._reference
+
+    def target(self) -> Target:
+        """The system as one that rows are loaded into."""
+        return self._world.target(self._reference)
 
     def _ask(self, sql: str, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Column names and rows; Spark answers for files and lakes."""

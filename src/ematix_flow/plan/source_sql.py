@@ -13,8 +13,7 @@ from ematix_flow.errors import FlowError, PlanError
 from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.plan.handles import LiveConnection
 from ematix_flow.plan.world import World
-from ematix_flow.spec.pipelines import ConnectionRef, PipelineSpec
-from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.pipelines import ConnectionRef, PipelineSpec, TargetSpec
 from ematix_flow.strategies.raw_sql import one_statement
 
 
@@ -53,15 +52,19 @@ def source_sql(declared: DeclaredPipeline, world: World, source: BatchSource | S
             where=spec.where,
             next_step='return "SELECT …" from the function, or declare source_table="schema.table"',
         )
-    columns = _table_columns(spec, spec.targets[0].table)
+    columns = _table_columns(spec, spec.targets[0])
+    if any(target.column_map for target in spec.targets):  # each target renames by itself
+        plain = [(name, name) for _, name in columns]
+        return SourceSql(source.table_query(spec.source.table, plain), dict(spec.source.column_map))
     return SourceSql(source.table_query(spec.source.table, columns), {})
 
 
-def _table_columns(spec: PipelineSpec, table: TableSpec | None) -> list[tuple[str, str]]:
+def _table_columns(spec: PipelineSpec, target: TargetSpec) -> list[tuple[str, str]]:
     """(declared column, source column) pairs; derived columns read nothing. Empty: every column."""
+    table = target.table
     if table is None:
         return []
-    mapping = dict(spec.source.column_map)
+    mapping = dict(spec.source.column_map) | dict(target.column_map)
     derived = {c.name for c in table.columns if c.normalizers and c.normalizers[0].name == "derive"}
     return [(name, mapping.get(name, name)) for name in table.column_names if name not in derived]
 

@@ -202,6 +202,7 @@ class TargetSpec:
     partition_by: tuple[str, ...] = ()
     max_shrink: float = 0.5
     allow_empty: bool = False
+    column_map: tuple[tuple[str, str], ...] = ()  # on top of the source's
     files: FileOptions = FileOptions()
 
     @property
@@ -225,6 +226,7 @@ class TargetSpec:
             "partition_by": list(self.partition_by),
             "max_shrink": self.max_shrink,
             "allow_empty": self.allow_empty,
+            "column_map": [list(pair) for pair in self.column_map],
             "files": self.files.to_json(),
         }
 
@@ -242,6 +244,7 @@ class TargetSpec:
                 "update_columns": optional(value["update_columns"]),
                 "compare_columns": optional(value["compare_columns"]),
                 "partition_by": tuple(value["partition_by"]),
+                "column_map": tuple((pair[0], pair[1]) for pair in value["column_map"]),
                 "files": FileOptions.from_json(value["files"]),
             }
         )

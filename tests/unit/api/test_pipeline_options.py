@@ -49,6 +49,61 @@ def test_append_into_the_default_connection_is_the_default() -> None:
     )
 
 
+@ematix.table(schema="analytics")
+class Contact:
+    __unique_constraints__ = (("email",), ("phone", "country"))
+
+    contact_id: Annotated[BigInt, pk()]
+    email: Text
+    phone: Text
+    country: Text
+
+
+def test_the_first_unique_constraint_is_the_key_of_a_merge_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match=r"matched by \(email\) from __unique_constraints__"):
+        (target,) = declare(target=Contact, mode="merge").targets
+    assert target.keys == ("email",)
+
+
+def test_a_target_made_of_a_table_takes_its_own_options_and_column_map() -> None:
+    spec = declare(
+        target=None,
+        targets=[
+            ematix.target(CustomerDim, mode="merge", target_connection="warehouse"),
+            ematix.target(CustomerDim, mode="append", column_map={"email": "mail"}),
+        ],
+        target_connection="archive",
+    )
+    merged, appended = spec.targets
+    assert (merged.label, merged.mode, merged.keys) == (
+        "warehouse:analytics.customer_dim",
+        "merge",
+        ("customer_id",),
+    )
+    assert (appended.label, appended.column_map) == ("archive:analytics.customer_dim", (("email", "mail"),))
+    assert PipelineSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+def test_a_target_made_of_anything_else_is_refused_at_its_line() -> None:
+    for wrong, match in (("orders", "is no table"), (CustomerDim, "mode='upsert' is unknown")):
+        with pytest.raises(DeclarationError, match=match) as error:
+            ematix.target(wrong, mode="upsert")
+        assert __file__ in str(error.value.where)
+    with pytest.raises(DeclarationError, match="has no option 'conection'"):
+        ematix.target(CustomerDim, conection="warehouse")  # type: ignore[call-arg]
+
+
+def test_a_stream_refuses_a_column_map() -> None:
+    with pytest.raises(DeclarationError, match="transform_sql"):
+
+        @ematix.streaming_pipeline(
+            source="broker",
+            source_query="orders",
+            targets=[ematix.target(CustomerDim, target_connection="warehouse", column_map={"email": "mail"})],
+        )
+        def follow() -> None: ...
+
+
 def test_job_is_another_name_of_pipeline() -> None:
     assert ematix.job is ematix.pipeline
 

@@ -191,7 +191,7 @@ def test_the_list_shows_winner_origin_and_what_is_hidden(
     user_file.write_text('[connections.wh]\nurl = "postgres://u:hunter2@old/d"\n')
     register_connection(PostgresConnection(name="code", url="postgres://u:hunter2@h/d"))
     monkeypatch.setenv("EMATIX_FLOW_DSN_RAW_DB", "postgres://u:hunter2@raw/d")
-    listed = {entry.name: entry for entry in config.list_connections()}
+    listed = {entry.name: entry for entry in config.connection_definitions()}
     assert sorted(listed) == ["bad", "code", "raw_db", "wh"]
     assert listed["wh"].target == "postgres://u:${UNSET}@h/d"
     assert str(listed["wh"].origin) == ".ematix-flow.toml:1"
@@ -205,13 +205,31 @@ def test_the_list_shows_winner_origin_and_what_is_hidden(
 
 def test_the_list_asks_no_secret_store_and_survives_a_missing_variable(project_file: Path) -> None:
     project_file.write_text('[connections.a]\nurl = "${UNSET}"\n[connections.b]\nurl = "${vault:x}"\n')
-    assert [bool(entry.problem) for entry in config.list_connections()] == [True, True]
+    assert [bool(entry.problem) for entry in config.connection_definitions()] == [True, True]
+
+
+def test_connections_are_listed_by_name_with_a_masked_url(
+    monkeypatch: pytest.MonkeyPatch, project_file: Path
+) -> None:
+    project_file.write_text(
+        '[connections.bad]\nkind = "x"\n[connections.lake]\nkind = "delta_s3"\nbucket = "b"\n'
+    )
+    register_connection(
+        PostgresConnection(name="parts", host="h", database="d", user="u", password="hunter2")
+    )
+    monkeypatch.setenv("EMATIX_FLOW_DSN_RAW_DB", "postgres://u:hunter2@raw/d")
+    listed = config.list_connections()
+    assert listed["raw_db"] == "postgres://u:***@raw/d"
+    assert listed["parts"].startswith("postgresql://u:***@")
+    assert listed["lake"] == "delta_s3://b"
+    assert listed["bad"].startswith("(invalid: ")
+    assert "hunter2" not in str(listed)
 
 
 def test_a_variable_goes_to_the_name_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     register_connection(PostgresConnection(name="Raw-DB", url="postgres://h"))
     monkeypatch.setenv("EMATIX_FLOW_DSN_RAW_DB", "postgres://env")
-    assert [entry.name for entry in config.list_connections()] == ["Raw-DB"]
+    assert [entry.name for entry in config.connection_definitions()] == ["Raw-DB"]
 
 
 @pytest.mark.parametrize(

@@ -67,9 +67,20 @@ def test_distributed_does_not_fall_back() -> None:
         resolve("distributed", ("dns://nobody.example:7077",))
 
 
+def test_a_fixed_peer_may_be_written_as_http() -> None:
+    assert resolve("auto", ("http://one:7077", "spark://two:7077")).master == "spark://one:7077,two:7077"
+
+
+def test_a_peer_of_https_is_refused_with_the_equivalent() -> None:
+    with pytest.raises(ConfigError) as error:
+        resolve("auto", ("https://one:7077",))
+    assert "spark://one:7077" in str(error.value)
+    assert "spark.ssl" in str(error.value)
+
+
 @pytest.mark.parametrize(
     "peer",
-    ["http://host:80", "spark://host", "dns://host:0", "dns://host:70000", "k8s://service:7077", "host:7077"],
+    ["http://host", "spark://host", "dns://host:0", "dns://host:70000", "k8s://service:7077", "host:7077"],
 )
 def test_a_peer_of_another_form_is_refused_with_the_forms_there_are(peer: str) -> None:
     with pytest.raises(ConfigError) as error:

@@ -24,10 +24,10 @@ CANNOT_CONNECT = 5
 @app.command("list")
 def list_connections(module: ModuleOption = None, output: OutputOption = "text") -> None:
     """Show every connection: which definition is in force, and which it hides. Secrets are masked."""
-    from ematix_flow.config import list_connections as listing
+    from ematix_flow.config import connection_definitions
 
     _load(module)
-    found = listing()
+    found = connection_definitions()
     if output == "json":
         write_json([listed.to_json() for listed in found])
         return
@@ -57,13 +57,13 @@ def check(
     output: OutputOption = "text",
 ) -> int:
     """Connect for real and say to what. Exit code 5 when one cannot be reached."""
-    from ematix_flow.config import list_connections as listing
+    from ematix_flow.config import connection_definitions
 
     _load(module)
     if bool(names) == everything:
-        known = ", ".join(listed.name for listed in listing()) or "none is known"
+        known = ", ".join(listed.name for listed in connection_definitions()) or "none is known"
         raise UsageError("give the names of connections, or --all", next_step=f"connections: {known}")
-    wanted = [listed.name for listed in listing()] if everything else names or []
+    wanted = [listed.name for listed in connection_definitions()] if everything else names or []
     checks = [_check(name) for name in wanted]
     if output == "json":
         write_json([result for result, _ in checks])
@@ -105,7 +105,7 @@ def set_connection(
 
     What you type may stay in your shell's history: prefer ${VARIABLE} to the secret itself.
     """
-    from ematix_flow.config import list_connections as listing
+    from ematix_flow.config import connection_definitions
     from ematix_flow.config import set_connection as write
     from ematix_flow.config.user_file import parse_definition
 
@@ -124,7 +124,7 @@ def set_connection(
         write_json({"name": name, "file": str(path)})
         return
     write_text(f"connection {name} is defined in {path}")
-    in_force = next((known.origin for known in listing() if known.name == name), None)
+    in_force = next((known.origin for known in connection_definitions() if known.name == name), None)
     if in_force is not None and str(path) not in str(in_force):
         say(f"warning: it is hidden by {in_force}, which comes first", "yellow")
     say(f"next:  flow connections check {name}")

@@ -84,10 +84,10 @@ def list_secrets(module: ModuleOption = None, output: OutputOption = "text") -> 
 
     Exit code 1 when one cannot.
     """
-    from ematix_flow.config import list_connections, list_secret_uses
+    from ematix_flow.config import connection_definitions, list_secret_uses
 
     _load(module)
-    for listed in list_connections():
+    for listed in connection_definitions():
         if listed.problem:
             say(f"warning: connection {listed.name} is left out: {listed.problem}", "yellow")
     tested = _each_tested(list_secret_uses())

@@ -1,0 +1,60 @@
+"""Creating a declared table by hand, or comparing it with the live one, without a load."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ematix_flow.api import options
+from ematix_flow.api.target import normal_mode
+from ematix_flow.backends.base import TablePlan
+from ematix_flow.plan.drift import is_creation, judge_drift
+from ematix_flow.plan.handles import LiveConnection
+from ematix_flow.plan.matching import resolve_matching
+from ematix_flow.schedule.context import spark_starter
+from ematix_flow.schedule.run import open_world
+from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.pipelines import ConnectionRef, PipelineSpec, TargetSpec
+from ematix_flow.spec.tables import TableSpec
+
+
+def ensure_table(
+    spec: TableSpec,
+    connection: LiveConnection | ConnectionRef,
+    on_drift: str,
+    mode: str,
+    where: SourceLocation | None,
+) -> dict[str, Any]:
+    """Make the live table fit the declaration, as far as the policy allows, and say what was done.
+
+    ``mode`` is that of the pipeline which loads the table: it decides the columns that the table has on top
+    of the declared ones.
+    """
+    options.one_of("on_drift", on_drift, ("error", "warn", "evolve"), where)
+    if not isinstance(connection, LiveConnection):
+        connection = LiveConnection(open_world(spark_starter()), connection)
+    mode = normal_mode(mode, where)
+    keys = options.resolve_keys(spec, (), mode, where)
+    target = TargetSpec(connection.reference, spec, mode, keys=keys)
+    pipeline = PipelineSpec(f"ensure {spec.label}", "", (target,), where=where)
+    table, matching = resolve_matching(pipeline, target, spec)
+    sink = connection.target()
+    found = sink.plan_table(table, sink.inspect(table), matching)
+    changes, _ = judge_drift(on_drift, table, found, where)
+    if changes.changes:
+        sink.change_table(table, changes)
+    return {"action": _action(changes), "differences": [str(line) for line in _differences(found)]}
+
+
+def _action(plan: TablePlan) -> str:
+    if any(change.action == "create_table" or change.action == "create_folder" for change in plan.changes):
+        return "created"
+    if any(not is_creation(change) for change in plan.changes):
+        return "evolved"
+    return "drift" if plan.differences or plan.declined else "unchanged"
+
+
+def _differences(plan: TablePlan) -> list[object]:
+    """What the live table lacked or has otherwise; nothing where there was no table to compare with."""
+    if any(is_creation(change) for change in plan.changes):
+        return []
+    return [line for line in plan.diff if line.mark != "="] or list(plan.differences)
