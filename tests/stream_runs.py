@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import psycopg
 
 from ematix_flow.api.streaming import StreamingPipeline, stream_spec
 from ematix_flow.graph.registry import current_registry
-from ematix_flow.schedule.streams import StreamResult
+from ematix_flow.schedule.streams import RunningStream, StreamResult
 from ematix_flow.spec.connections import KafkaConnection, PostgresConnection
 from tests.services.kafka import KafkaServer
 
@@ -72,3 +74,14 @@ def query(url: str, sql: str) -> list[tuple[Any, ...]]:
 
 def ledger(url: str) -> list[tuple[Any, ...]]:
     return query(url, "SELECT batch_key, rows_in FROM ematix_flow.ledger ORDER BY committed_at")
+
+
+def until(holds: Callable[[], bool], running: RunningStream, seconds: float = 120) -> None:
+    """Wait for what a running stream does."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if not running.is_running:
+            running.wait(1)
+            raise AssertionError("the stream ended by itself")
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        threading.Event().wait(0.1)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +19,17 @@ from ematix_flow.errors import DeclarationError, GuaranteeRefused, SchemaMismatc
 from ematix_flow.spec.connections import DuckDBConnection, ObjectStoreLocalConnection, SQLiteConnection
 from ematix_flow.streaming import KafkaToKafkaEosPipeline
 from tests.services.kafka import KafkaServer
-from tests.stream_runs import events_into, kafka_connection, ledger, load, produce, query, stream, warehouse
+from tests.stream_runs import (
+    events_into,
+    kafka_connection,
+    ledger,
+    load,
+    produce,
+    query,
+    stream,
+    until,
+    warehouse,
+)
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -496,9 +504,9 @@ def test_a_running_stream_takes_new_messages_and_stops_between_two_batches(
     followed = events_into(events, kafka, kafka_topic, idle_pause_ms=50)
     running = followed.start()
     produce(kafka, kafka_topic, [{"id": n} for n in range(5)])
-    _until(lambda: query(events, "SELECT count(*) FROM events") == [(5,)], running)
+    until(lambda: query(events, "SELECT count(*) FROM events") == [(5,)], running)
     produce(kafka, kafka_topic, [{"id": n} for n in range(5, 9)])
-    _until(lambda: query(events, "SELECT count(*) FROM events") == [(9,)], running)
+    until(lambda: query(events, "SELECT count(*) FROM events") == [(9,)], running)
     running.stop()
     result = running.wait(60)
     assert (result.shutdown_triggered, result.total_rows) == (True, 9)
@@ -519,7 +527,7 @@ def test_two_consumers_of_one_pipeline_do_not_load_at_once(
     }
     running = stream(**options).start()
     try:
-        _until(lambda: query(events, "SELECT count(*) FROM events") == [(1,)], running)
+        until(lambda: query(events, "SELECT count(*) FROM events") == [(1,)], running)
         with pytest.raises(PipelineLocked):
             load(stream(**options))
     finally:
@@ -570,13 +578,3 @@ def test_truncate_is_not_for_streams() -> None:
             target_table=("public", "events"),
             mode="truncate",
         )
-
-
-def _until(holds: Any, running: Any, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if not running.is_running:
-            running.wait(1)
-            raise AssertionError("the stream ended by itself")
-        assert time.monotonic() < deadline, "what was waited for did not come"
-        threading.Event().wait(0.1)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.backends.base import LiveTable, TablePlan
+from ematix_flow.backends.base import LiveTable, TablePlan, Target
 from ematix_flow.backends.payloads.base import META_COLUMNS, Payload
 from ematix_flow.backends.payloads.connections import payload_of
 from ematix_flow.backends.relational import RelationalTarget
@@ -30,6 +30,7 @@ from ematix_flow.plan.stream_abilities import (
     check_read_parts,
     check_sent_parts,
 )
+from ematix_flow.plan.stream_drift import OURS, grown_table, is_ours, judge_growth
 from ematix_flow.plan.stream_guarantees import (
     ExpectedTarget,
     described_target,
@@ -39,7 +40,7 @@ from ematix_flow.plan.stream_guarantees import (
 from ematix_flow.plan.world import World
 from ematix_flow.spec.pipelines import PipelineSpec, SourceSpec, TargetSpec, connection_label
 from ematix_flow.spec.streams import SPARK_DIALECTS, StreamSourceSpec, StreamSpec, StreamTargetSpec
-from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, ColumnSpec, TableSpec
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.matching import Matching
 from ematix_flow.strategies.projection import build_projection, needs_projection
@@ -47,7 +48,7 @@ from ematix_flow.strategies.projection import build_projection, needs_projection
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_OURS = (LOADED_AT, BATCH_ID)
+DECLARED, REGISTERED = "declared by source_columns=", "by the schema registry"
 _SUGGESTION = re.compile(r"Did you mean one of the following\? \[([^\]]+)\]")
 
 
@@ -187,7 +188,7 @@ def known_columns(
     from ematix_flow.backends.payloads.codecs import describe
 
     if spec.columns is not None:
-        return spec.columns.columns, "declared by source_columns="
+        return spec.columns.columns, DECLARED
     formats = {payload.format for payload in payloads if payload is not None}
     if formats == {"raw_bytes"} and (spec.transform_sql or len(spec.targets) > 1):
         return (
@@ -196,7 +197,8 @@ def known_columns(
     if len(spec.sources) == 1 and payloads[0] is not None:
         described = describe(payloads[0])
         if described is not None:
-            return described, "by the schema registry"
+            # a message of an older schema may lack what the newest has
+            return tuple(replace(c, nullable=True) for c in described), REGISTERED
     if spec.transform_sql is None and None not in payloads:
         found = [_target_columns(target, world) for target in _reachable(spec, world)]
         if found and all(columns is not None for columns in found):
@@ -271,7 +273,7 @@ def adopted_table(target: StreamTargetSpec, world: World) -> TableSpec | None:
         replace(column, nullable=column.name not in needed) for column in known if column.name not in filled
     )
     names = {column.name for column in live.columns}
-    stamped = not isinstance(sink, RelationalTarget) or names.issuperset(_OURS)
+    stamped = not isinstance(sink, RelationalTarget) or names.issuperset(OURS)
     unique = tuple(group for group in live.unique if set(group) <= {c.name for c in columns})
     return TableSpec(schema, name, columns, unique=unique, stamped=stamped)
 
@@ -279,7 +281,7 @@ def adopted_table(target: StreamTargetSpec, world: World) -> TableSpec | None:
 def _managed(live: LiveTable, mode: str) -> set[str]:
     from ematix_flow.spec.tables import DELETED_AT, IS_CURRENT, ROW_HASH, VALID_FROM, VALID_TO
 
-    ours = {*_OURS, DELETED_AT}
+    ours = {*OURS, DELETED_AT}
     if mode == "scd2":
         ours |= {VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH}
     return ours & {column.name for column in live.columns}
@@ -289,13 +291,19 @@ def _managed(live: LiveTable, mode: str) -> set[str]:
 
 
 def plan_targets(
-    spec: StreamSpec, world: World, columns: tuple[ColumnSpec, ...], lookups: Mapping[str, str]
+    spec: StreamSpec,
+    world: World,
+    columns: tuple[ColumnSpec, ...],
+    lookups: Mapping[str, str],
+    columns_by: str,
 ) -> tuple[StreamTargetPlan, ...]:
     """Every target against the columns that come; the SQL is checked by Spark on no rows."""
     outgoing = columns
+    # columns that were found in a table or in messages say nothing of what a table should hold
+    said = spec.transform_sql is not None or columns_by in (DECLARED, REGISTERED)
     if spec.transform_sql is not None:
         outgoing = _computed_columns(spec, world, columns, lookups)
-    return tuple(_plan_target(spec, target, world, outgoing) for target in spec.targets)
+    return tuple(_plan_target(spec, target, world, outgoing, said) for target in spec.targets)
 
 
 def _computed_columns(
@@ -367,8 +375,9 @@ def spark_text(sql: str, dialect: str | None) -> str:
 
 
 def _plan_target(
-    spec: StreamSpec, target: StreamTargetSpec, world: World, columns: tuple[ColumnSpec, ...]
+    spec: StreamSpec, target: StreamTargetSpec, world: World, columns: tuple[ColumnSpec, ...], said: bool
 ) -> StreamTargetPlan:
+    """``said``: the columns are what the table should hold, and not only what it happens to hold."""
     backend = world.backend(target.connection)
     guarantee = stream_guarantee(spec, target, world, backend)
     if backend.message_target() is not None:
@@ -382,8 +391,11 @@ def _plan_target(
     table = declared if declared is not None else _new_table(target, columns)
     available = {column.name for column in columns}
     _require_columns(target, table, available)
+    grown, drift = None, tuple[str, ...]()
     if declared is not None and target.table is None:
         table = replace(table, columns=tuple(c for c in table.columns if c.name in available))
+        grown, drift = _growth(spec, sink, table, columns) if said else (None, ())
+        table = grown or table
     if target.keys and target.table is None:
         table = _keyed(table, target.keys)
     table, matching = resolve_matching(as_batch(spec), as_batch_target(target, table), table)
@@ -391,9 +403,12 @@ def _plan_target(
     live = sink.inspect(table)
     if target.mode == "merge":
         table = keeping_marks(table, live)
-    changes, drift = TablePlan(), tuple[str, ...]()
+    changes = TablePlan()
     if not adopted:  # a table that is there and not declared is as it should be
-        changes, drift = judge_drift(spec.on_drift, table, sink.plan_table(table, live, matching), spec.where)
+        changes, told = judge_drift(spec.on_drift, table, sink.plan_table(table, live, matching), spec.where)
+        drift = (*drift, *told)
+    elif grown is not None and declared is not None:
+        changes, _ = judge_growth(spec.on_drift, sink, declared, table, matching, spec.where)
     projection = None
     if needs_projection(table, (), {}):
         projection = build_projection(
@@ -409,6 +424,25 @@ def _plan_target(
     return StreamTargetPlan(
         target, table, guarantee, matching, changes, projection, (*drift, *sink.remarks())
     )
+
+
+def _growth(
+    spec: StreamSpec, sink: Target, table: TableSpec, columns: Sequence[ColumnSpec]
+) -> tuple[TableSpec | None, tuple[str, ...]]:
+    """The table with what the stream brings more, if it is to have that, and what to warn of."""
+    live = sink.inspect(table)
+    assert live is not None
+    there = {column.name for column in live.columns}
+    if not is_ours(live):
+        left = [column.name for column in columns if column.name not in there]
+        told = f"{table.label} has no column {', '.join(left)}: what the stream brings there is left out"
+        return None, ((told,) if left else ())
+    grown = grown_table(table, live, columns)
+    if grown == table:
+        return None, ()
+    if spec.on_drift == "warn":
+        return None, judge_growth("warn", sink, table, grown, Matching(), spec.where)[1]
+    return grown, ()
 
 
 def _plan_messages(

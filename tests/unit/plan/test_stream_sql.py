@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ematix_flow.errors import SchemaMismatch, SourceFailed, Unsupported
-from ematix_flow.plan.streams import plan_targets, spark_text
+from ematix_flow.plan.streams import DECLARED, plan_targets, spark_text
 from ematix_flow.plan.world import World
 from ematix_flow.spec.streams import StreamSpec
 
@@ -53,6 +53,6 @@ def test_sql_that_spark_refuses_is_to_be_mended_with_sparks_own_suggestion(said:
     spec = StreamSpec("s", (), (), transform_sql="SELECT idd FROM source")
     world = World(refuse, lambda error, what: SourceFailed(f"{what} failed: {error}"), lambda *_: None)
     with pytest.raises(SchemaMismatch) as refused:
-        plan_targets(spec, world, (), {})
+        plan_targets(spec, world, (), {}, DECLARED)
     assert refused.value.what == f"transform_sql of 's' failed: {said}"
     assert refused.value.next_step == step

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.payloads.base import Bad
-from ematix_flow.backends.payloads.values import Unfit, converter, plain_types
+from ematix_flow.backends.payloads.values import Missing, Unfit, converter, plain_types, shown
 from ematix_flow.spec.tables import ColumnSpec
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def assemble(
 ) -> tuple[pa.RecordBatch, list[int], list[Bad]]:
     """The good rows, the indexes they have, and why the others are bad. ``indexes`` has one a row."""
     bad: dict[int, str] = {}
-    gathered = [_column(column, [row.get(column.name) for row in rows], bad) for column in columns]
+    gathered = [_column(column, rows, bad) for column in columns]
     kept = [at for at in range(len(rows)) if at not in bad] if bad else None
     if kept is not None:
         gathered = [array.take(_positions(kept)) for array in gathered]
@@ -33,10 +33,11 @@ def empty_batch(columns: Sequence[ColumnSpec]) -> pa.RecordBatch:
     return record_batch(columns, [_array([], c) for c in columns], 0)
 
 
-def _column(column: ColumnSpec, values: list[Any], bad: dict[int, str]) -> pa.Array:
+def _column(column: ColumnSpec, rows: Rows, bad: dict[int, str]) -> pa.Array:
     """An array with a null in the place of a bad value."""
     import pyarrow as pa
 
+    values = [row.get(column.name) for row in rows]
     found = set(map(type, values))
     if found <= plain_types(column.type.kind) and (column.nullable or type(None) not in found):
         try:
@@ -48,9 +49,21 @@ def _column(column: ColumnSpec, values: list[Any], bad: dict[int, str]) -> pa.Ar
     for at, value in enumerate(values):
         try:
             out[at] = convert(value)
+        except Missing as missing:
+            bad.setdefault(at, f"{missing}{_hint(column.name, rows[at])}")
         except Unfit as unfit:
             bad.setdefault(at, str(unfit))
     return _array(out, column)
+
+
+def _hint(name: str, row: Mapping[str, Any]) -> str:
+    """The field that was meant, when its name differs in case alone."""
+    if name in row:
+        return ""
+    meant = next((field for field in row if field.casefold() == name.casefold()), None)
+    return (
+        f"; the payload has {shown(meant)}: names are compared with their case" if meant is not None else ""
+    )
 
 
 def _array(values: list[Any], column: ColumnSpec) -> pa.Array:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from ematix_flow.backends.payloads.base import FORMATS, Decoder, Encoder, Payload, PayloadDecoder
+from ematix_flow.backends.payloads.framing import SchemaId
 from ematix_flow.backends.payloads.inference import infer_json
 from ematix_flow.backends.payloads.metadata import MessageDecoder, meta_columns, payload_columns
 from ematix_flow.errors import ConfigError, SchemaMismatch, did_you_mean
 from ematix_flow.spec.tables import ColumnSpec
 
-__all__ = ["decoder_for", "describe", "encoder_for", "infer_json", "meta_columns"]
+if TYPE_CHECKING:
+    from ematix_flow.backends.payloads.registry import Schema
+
+__all__ = [
+    "columns_of_schemas",
+    "decoder_for",
+    "describe",
+    "encoder_for",
+    "infer_json",
+    "is_registered",
+    "meta_columns",
+]
 
 
 def decoder_for(payload: Payload, columns: Sequence[ColumnSpec], *, numeric_positions: bool) -> Decoder:
@@ -74,7 +88,7 @@ def describe(payload: Payload) -> tuple[ColumnSpec, ...] | None:
 
     SchemaMismatch when the registry has no such subject.
     """
-    if payload.registry is None or payload.format not in ("avro", "protobuf"):
+    if not is_registered(payload):
         return None
     from ematix_flow.backends.payloads.registry import registry_of, subject_of
 
@@ -91,19 +105,48 @@ def describe(payload: Payload) -> tuple[ColumnSpec, ...] | None:
             f" {payload.format}",
             next_step=f'write  payload_format="{latest.type.lower()}"',
         )
+    try:
+        return _columns_of(payload, latest)
+    except ValueError as error:
+        raise SchemaMismatch(f"subject {subject!r}: {error}") from None
+
+
+def is_registered(payload: Payload) -> bool:
+    """Whether a registry knows the columns of the payloads."""
+    return payload.registry is not None and payload.format in ("avro", "protobuf")
+
+
+def columns_of_schemas(payload: Payload, ids: Iterable[SchemaId]) -> list[ColumnSpec]:
+    """The columns of these schemas, one after another; of one that cannot be used none.
+
+    Whoever decodes a message with such a schema says what is wrong with it.
+    """
+    from ematix_flow.backends.payloads.registry import registry_of
+
+    found: list[ColumnSpec] = []
+    for schema_id in ids:
+        schema = registry_of(payload).schema(schema_id)
+        if schema is not None and schema.type.lower() == payload.format:
+            with suppress(ValueError):
+                found += _columns_of(payload, schema)
+    return found
+
+
+def _columns_of(payload: Payload, schema: Schema) -> tuple[ColumnSpec, ...]:
+    """Raises ValueError with the words for a schema that cannot be used."""
     if payload.format == "avro":
         from ematix_flow.backends.payloads import avro_schema
 
         try:
-            return avro_schema.columns_of(avro_schema.parsed(latest))
+            return avro_schema.columns_of(avro_schema.parsed(schema))
         except avro_schema.UnusableSchema as error:
-            raise SchemaMismatch(f"subject {subject!r}: {error}") from None
+            raise ValueError(str(error)) from None
     from ematix_flow.backends.payloads import protobuf_schema
 
     try:
-        return protobuf_schema.columns_of(protobuf_schema.compiled(latest).chosen(payload.message))
+        return protobuf_schema.columns_of(protobuf_schema.compiled(schema).chosen(payload.message))
     except protobuf_schema.UnusableSchema as error:
-        raise SchemaMismatch(f"subject {subject!r}: {error}") from None
+        raise ValueError(str(error)) from None
 
 
 def _needs_registry(payload: Payload) -> None:

@@ -16,6 +16,7 @@ SchemaId = int | str
 MAX_BYTES = 256 * 1024 * 1024  # of a payload, unpacked
 _CONFLUENT, _GLUE, _PLAIN, _ZLIB = 0, 3, 0, 5
 _MOST_INDEXES = 64
+CONFLUENT_BYTES, GLUE_BYTES = 5, 18  # up to the end of the id
 
 
 class Unframed(Exception):
@@ -34,6 +35,13 @@ class Framed:
 def unframed(value: bytes, *, glue: bool) -> Framed:
     """The schema's id and the rest; raises Unframed."""
     return _glue(value) if glue else _confluent(value)
+
+
+def schema_id(value: bytes, *, glue: bool) -> SchemaId | None:
+    """The id that the first bytes of a payload name; None when they name none."""
+    if glue:
+        return str(uuid.UUID(bytes=value[2:18])) if len(value) >= 18 and value[0] == _GLUE else None
+    return int.from_bytes(value[1:5], "big") if len(value) >= 5 and value[0] == _CONFLUENT else None
 
 
 def framed(schema: SchemaId) -> bytes:

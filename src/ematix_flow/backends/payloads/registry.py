@@ -109,6 +109,10 @@ class Registry(ABC):
     def latest(self, subject: str) -> Schema | None:
         """The newest schema of a subject, None when there is no such subject."""
 
+    def forget_latest(self) -> None:
+        """What was the latest may not be it any more: ask again."""
+        return
+
     @abstractmethod
     def register(self, subject: str, text: str, kind: str) -> SchemaId:
         """The id under which it is registered now; SchemaMismatch when the registry refuses it."""

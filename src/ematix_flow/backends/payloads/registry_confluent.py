@@ -76,6 +76,9 @@ class ConfluentRegistry(Registry):
         found = self._asked(lambda: self._client.get_latest_version(subject))
         return None if found is None else self._whole(found.schema_id, found.schema)
 
+    def forget_latest(self) -> None:
+        self._client.clear_latest_caches()
+
     def register(self, subject: str, text: str, kind: str) -> SchemaId:
         from confluent_kafka.schema_registry import Schema as Unregistered
         from confluent_kafka.schema_registry.error import SchemaRegistryError

@@ -57,6 +57,10 @@ class Unfit(Exception):
     """A value that its column cannot hold; the text says which field, what it is, and what was wanted."""
 
 
+class Missing(Unfit):
+    """No value for a column that takes no nulls."""
+
+
 def converter(column: ColumnSpec) -> Convert:
     """What turns a value of the payload into one that Arrow takes for the column; raises Unfit."""
     convert = _KINDS[column.type.kind](column)
@@ -66,7 +70,7 @@ def converter(column: ColumnSpec) -> Convert:
         if value is None:
             if nullable:
                 return None
-            raise Unfit(f"field {name!r} is missing or null, and the column takes no nulls")
+            raise Missing(f"field {name!r} is missing or null, and the column takes no nulls")
         return convert(value)
 
     return converted

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ematix_flow import faults
 from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.backends.refusals import refusal, text
 from ematix_flow.backends.streams import LagUnit
 from ematix_flow.engine.streams.decoding import (
     ORDER,
@@ -32,13 +33,14 @@ from ematix_flow.engine.streams.decoding import (
 from ematix_flow.engine.streams.few import Messages
 from ematix_flow.engine.streams.incoming import Incoming
 from ematix_flow.engine.streams.isolating import is_of_rows, isolate
+from ematix_flow.engine.streams.schemas import KnownSchemas
 from ematix_flow.engine.streams.sinks import BatchName, Sink, TableSink
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed
 from ematix_flow.plan.stream_abilities import VIEW
 from ematix_flow.plan.streams import StreamPlan, run_sql
 from ematix_flow.plan.world import World
 from ematix_flow.spec.streams import StreamSpec
-from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -101,8 +103,10 @@ class BatchLoader:
         letters: DeadLetters | None,
         lookups: Callable[[], Mapping[str, str]],
         note: Callable[[str], None],
+        schemas: KnownSchemas | None = None,
     ) -> None:
-        self.plan, self.sinks, self.decoders = plan, sinks, decoders
+        """``schemas`` are those that the plan knows, when a registry says what messages hold."""
+        self.plan, self.sinks, self.decoders, self.schemas = plan, sinks, decoders, schemas
         self.world, self.letters, self.lookups, self.note = world, letters, lookups, note
 
     @property
@@ -170,7 +174,7 @@ class BatchLoader:
 
     def _stage_all(self, batch: BatchName, incoming: Incoming) -> Seen:
         if self.decoders is None:
-            rows, seen = _counting(incoming.frame)
+            rows, seen = _counting(_without_nulls(incoming.frame, self.spec.columns))
             self._stage_frames(batch, rows)
             return seen
         if self._is_direct() and isinstance(self.sinks[0], TableSink):
@@ -341,6 +345,25 @@ def _counting(frame: DataFrame, reason: str | None = None) -> tuple[DataFrame, S
         return Counts(found["read"], found.get("bad", 0), 0, found.get("example"))
 
     return frame.observe(observed, *wanted), seen
+
+
+def _without_nulls(rows: DataFrame, declared: TableSpec | None) -> DataFrame:
+    """Rows of files or tables: a null where ``source_columns=`` declares none stops the stream."""
+    from pyspark.sql import functions as F
+
+    filled = {c.name for c in declared.columns if not c.nullable} if declared is not None else set()
+    if filled.isdisjoint(rows.columns):
+        return rows
+    step = "fill it in the source, or declare the column nullable in source_columns="
+    checked = []
+    for name in rows.columns:
+        if name in filled:
+            told = f"column {name!r} is null or missing, and source_columns= declares it without nulls"
+            refused = refusal(text(told), next_step=step)
+            checked.append(F.expr(f"coalesce({_quoted(name)}, {refused})").alias(name))
+        else:
+            checked.append(F.col(_quoted(name)))
+    return rows.select(*checked)
 
 
 def _quoted(name: str) -> str:

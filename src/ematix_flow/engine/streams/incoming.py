@@ -27,12 +27,18 @@ class Incoming(Mapped):
 
     frame: DataFrame
     expected: int | None = None
+    _taken: list[Messages | None] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def map(self, task: ArrowFunction, ddl: str) -> DataFrame:
         return self.frame.mapInArrow(task, ddl)
 
     def few(self) -> Messages | None:
-        """The messages, in this process; None when they are too many or too large."""
+        """The messages, in this process; None when they are too many or too large. Read once."""
+        if not self._taken:
+            self._taken.append(self._read_few())
+        return self._taken[0]
+
+    def _read_few(self) -> Messages | None:
         return few(self.frame, self.expected)
 
 
@@ -49,7 +55,7 @@ class ReadByUs(Incoming):
     def map(self, task: ArrowFunction, ddl: str) -> DataFrame:
         return numbers(self.frame.sparkSession, self.splits).mapInArrow(_then(self.splits, task), ddl)
 
-    def few(self) -> Messages | None:
+    def _read_few(self) -> Messages | None:
         if self.expected is None or self.expected > ROWS or self.take is None:
             return None
         return self.take(BYTES)

@@ -24,19 +24,22 @@ from ematix_flow.engine.streams.batches import (
 from ematix_flow.engine.streams.checkpoint import Checkpoint, least, separate, write_checkpoint
 from ematix_flow.engine.streams.decoding import ByOrigin
 from ematix_flow.engine.streams.following import Followed, FollowedBySpark, SharedPositions, SharedSpool
+from ematix_flow.engine.streams.incoming import Incoming
 from ematix_flow.engine.streams.query import StreamQuery
+from ematix_flow.engine.streams.schemas import KnownSchemas
 from ematix_flow.engine.streams.sinks import MessageSink, Sink, TableSink
 from ematix_flow.engine.warming import warm_workers
 from ematix_flow.errors import FlowError, TargetFailed, Unsupported
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.streams import (
+    REGISTERED,
     StreamPlan,
     StreamTargetPlan,
     plan_targets,
     target_payload,
 )
 from ematix_flow.spec.streams import StreamTargetSpec
-from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 
 if TYPE_CHECKING:
@@ -91,6 +94,7 @@ class Part:
             sources,
             self.checkpoint,
             lambda incoming: known or self._loader_of(incoming),
+            self._renewed,
             once=stream.once,
             idle_pause_ms=stream.spec.idle_pause_ms,
             report=self._report,
@@ -313,9 +317,9 @@ class Part:
         stream = self.stream
         assert plan.columns is not None
         own = replace(stream.spec, targets=self.group)
-        return self._with_what_it_had(
-            replace(plan, targets=plan_targets(own, stream.world, plan.columns, stream.lookups.views()))
-        )
+        views = stream.lookups.views()
+        targets = plan_targets(own, stream.world, plan.columns, views, plan.columns_by)
+        return self._with_what_it_had(replace(plan, targets=targets))
 
     def _with_what_it_had(self, plan: StreamPlan) -> StreamPlan:
         """A table that is gone would begin in the middle of the stream: that is refused."""
@@ -330,6 +334,20 @@ class Part:
                     "name= of the stream",
                 )
         return plan
+
+    def _renewed(self, loader: BatchLoader, incoming: Incoming) -> BatchLoader:
+        """Planned again, with the registry's newest schema, when a batch is of one that is newer."""
+        if loader.schemas is None or not loader.schemas.bring_more(incoming):
+            return loader
+        stream = self.stream
+        stream.note("the schema registry has a newer schema, and messages of it: planning again")
+        plan = self._planned(stream.plan_without_targets())
+        stream.note(str(plan))
+        renewed = self._loader(plan, loader.schemas)
+        for sink in loader.sinks:
+            sink.close()
+        self.plan = replace(plan, targets=())
+        return renewed
 
     def _loader_of(self, incoming: DataFrame) -> BatchLoader:
         """The loader, now that there are messages to look at."""
@@ -363,17 +381,20 @@ class Part:
             self.stream.note,
         )
 
-    def _loader(self, plan: StreamPlan) -> BatchLoader:
+    def _loader(self, plan: StreamPlan, judged: KnownSchemas | None = None) -> BatchLoader:
+        """``judged`` are the schemas that the plan before had, and that need not be looked at again."""
         stream = self.stream
+        schemas = _schemas(plan, judged)
         sinks = [self._sink(target) for target in plan.targets if target.target in self.group]
         assert plan.columns is not None
         fused = stream.spec.transform_sql is None and len(sinks) == 1 and isinstance(sinks[0], TableSink)
         # decoded for one table alone, its own columns say what may not be null
         columns = sinks[0].plan.table.columns if fused and sinks[0].plan.projection is None else plan.columns
+        columns = _never_null(columns, stream.spec.columns)
         decoders = None if None in plan.payloads else _decoders(plan.payloads, columns, stream.sources)
-        plan = replace(plan, columns=tuple(columns))
+        plan = replace(plan, columns=columns)
         return BatchLoader(
-            plan, sinks, decoders, stream.world, stream.letters, stream.lookups.views, stream.note
+            plan, sinks, decoders, stream.world, stream.letters, stream.lookups.views, stream.note, schemas
         )
 
     def _sink(self, plan: StreamTargetPlan) -> Sink:
@@ -395,6 +416,19 @@ class Part:
         encoder = encoder_for(target_payload(stream.world, target), shown)
         once = plan.guarantee.value == "exactly_once"
         return MessageSink(plan, messages, messages.sender(place, options), encoder, once)
+
+
+def _schemas(plan: StreamPlan, judged: KnownSchemas | None) -> KnownSchemas | None:
+    """The schemas that a plan was made with, when it takes its columns from a registry."""
+    if plan.columns_by != REGISTERED or plan.payloads[0] is None or plan.columns is None:
+        return None
+    return KnownSchemas(plan.payloads[0], plan.columns, judged)
+
+
+def _never_null(columns: Sequence[ColumnSpec], declared: TableSpec | None) -> tuple[ColumnSpec, ...]:
+    """The columns, of which those that ``source_columns=`` declares without nulls take none."""
+    filled = {c.name for c in declared.columns if not c.nullable} if declared is not None else set()
+    return tuple(replace(c, nullable=False) if c.name in filled else c for c in columns)
 
 
 def _decoders(

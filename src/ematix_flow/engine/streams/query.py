@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 _starting = threading.Lock()  # settings are the session's: two queries start one after the other
 
 MakeLoader = Callable[["DataFrame"], BatchLoader]
+RenewLoader = Callable[[BatchLoader, Incoming], BatchLoader]
 
 
 class _Stopping(Exception):
@@ -36,7 +37,10 @@ class _Stopping(Exception):
 
 
 class StreamQuery:
-    """One running query. ``make_loader`` is asked at the first batch, when the messages can be looked at."""
+    """One running query. ``make_loader`` is asked at the first batch, when the messages can be looked at.
+
+    ``renew_loader`` gives the loader of each batch: another one when the batch brings other columns.
+    """
 
     def __init__(
         self,
@@ -44,6 +48,7 @@ class StreamQuery:
         sources: Sequence[Followed],
         checkpoint: Checkpoint,
         make_loader: MakeLoader,
+        renew_loader: RenewLoader,
         *,
         once: bool,
         idle_pause_ms: int,
@@ -52,7 +57,7 @@ class StreamQuery:
         stop: threading.Event,
     ) -> None:
         self.name, self.sources, self.checkpoint = name, sources, checkpoint
-        self._make_loader, self._loader = make_loader, None
+        self._make_loader, self._renew_loader, self._loader = make_loader, renew_loader, None
         self._once, self._idle_pause_ms, self._report = once, idle_pause_ms, report
         self._alive = alive
         self._stopping, self._ending = stop, threading.Event()
@@ -178,7 +183,7 @@ class StreamQuery:
             before = before or (None,) * len(after)
             incoming = self._incoming(frame, self.checkpoint.began(number), after)
         if incoming is not None:
-            loader = self._loader or self._make_loader(incoming.frame)
+            loader = self._renew_loader(self._loader or self._make_loader(incoming.frame), incoming)
             if loader.sinks:  # one without any only puts aside what it cannot read
                 self._loader = loader
             name = BatchName(

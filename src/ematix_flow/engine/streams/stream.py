@@ -84,6 +84,10 @@ class Stream:
         finally:
             self.lookups.stop()
 
+    def plan_without_targets(self) -> StreamPlan:
+        """What messages hold now; each part of the stream plans its targets by itself."""
+        return self._plan(with_targets=False)
+
     def _plan(self, with_targets: bool = True) -> StreamPlan:
         """Without targets: each that may fail alone is planned by itself."""
         spec = self.spec
@@ -110,7 +114,8 @@ class Stream:
         plan = StreamPlan(spec, columns, said_by, payloads)
         if columns is None or not with_targets:
             return plan
-        return replace(plan, targets=plan_targets(spec, self.world, columns, self.lookups.views()))
+        targets = plan_targets(spec, self.world, columns, self.lookups.views(), said_by)
+        return replace(plan, targets=targets)
 
     def with_meta(self, columns: tuple[ColumnSpec, ...]) -> tuple[ColumnSpec, ...]:
         numbered = all(isinstance(source, SparkStream) for source in self.sources)

@@ -1,0 +1,59 @@
+"""Schemas of a registry that appear while a stream runs: whether a batch brings what no plan knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.backends.streams import VALUE
+from ematix_flow.engine.streams.incoming import Incoming
+from ematix_flow.plan.stream_drift import brings_more
+from ematix_flow.spec.tables import ColumnSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class KnownSchemas:
+    """The schemas that the columns of a plan were judged with. Used by one thread at a time."""
+
+    def __init__(
+        self, payload: Payload, columns: Sequence[ColumnSpec], judged: KnownSchemas | None = None
+    ) -> None:
+        """``judged`` are those of the plan before this one."""
+        self.payload, self.columns = payload, tuple(columns)
+        self._beginnings: set[bytes] = set() if judged is None else set(judged._beginnings)
+
+    def bring_more(self, incoming: Incoming) -> bool:
+        """Whether a message of the batch has a field, or a wider type, that the plan does not know.
+
+        A batch whose schemas are all known asks no registry.
+        """
+        from ematix_flow.backends.payloads.codecs import columns_of_schemas
+        from ematix_flow.backends.payloads.framing import CONFLUENT_BYTES, GLUE_BYTES, schema_id
+        from ematix_flow.backends.payloads.registry import registry_of
+
+        registry = registry_of(self.payload)
+        new = _beginnings(incoming, GLUE_BYTES if registry.glue else CONFLUENT_BYTES) - self._beginnings
+        ids = {found for value in new if (found := schema_id(value, glue=registry.glue)) is not None}
+        more = brings_more(self.columns, columns_of_schemas(self.payload, ids))
+        self._beginnings |= new
+        if more:
+            registry.forget_latest()  # which may be from before these messages
+        return bool(more)
+
+
+def _beginnings(incoming: Incoming, size: int) -> set[bytes]:
+    """The first bytes of the payloads, which name a schema."""
+    taken = incoming.few()
+    if taken is not None:
+        return {value for batch in taken for value in _cut(batch, size)}
+    found = incoming.frame.selectExpr(f"substring({VALUE}, 1, {size}) AS {VALUE}").distinct().collect()
+    return {bytes(row[VALUE]) for row in found if row[VALUE]}
+
+
+def _cut(batch: pa.RecordBatch, size: int) -> list[bytes]:
+    import pyarrow.compute as pc
+
+    return [value for value in pc.unique(pc.binary_slice(batch.column(VALUE), 0, size)).to_pylist() if value]
