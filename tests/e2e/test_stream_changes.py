@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from pathlib import Path
 
 import pytest
 
 from ematix_flow import BigInt, ManagedTable, Target
+from ematix_flow.api.streaming import StreamingPipeline
 from ematix_flow.engine.streams.place import place_of
-from ematix_flow.errors import Unsupported
+from ematix_flow.errors import DataLost, Unsupported
+from ematix_flow.observe.stream_watch import StreamWatch
 from ematix_flow.streaming import Source
 from tests.services.kafka import KafkaServer
 from tests.stream_runs import events_into, kafka_connection, load, produce, query, stream, warehouse
@@ -112,3 +116,66 @@ def test_another_number_of_sources_is_refused(kafka: KafkaServer, pg_database: s
     followed(first)
     with pytest.raises(Unsupported, match="had 1 sources and has 2 now"):
         followed(first, second)
+
+
+def created_again(kafka: KafkaServer, topic: str, ids: range) -> None:
+    """Delete a topic, create it again, and let it grow past where any reader of the old one stood."""
+    kafka.drop_topic(topic)
+    kafka.create_topic(name=topic)
+    produce(kafka, topic, [{"id": n} for n in ids])
+
+
+def forget_ids(url: str, checkpoint: Path) -> None:
+    """As positions were written before they held the ids of topics."""
+    query(url, "UPDATE ematix_flow.ledger SET source_to = regexp_replace(source_to, ', \"place ids.*', '}]')")
+    (checkpoint / "place-ids.json").unlink()
+
+
+@pytest.mark.parametrize("kept", ["checkpoint and ledger", "ledger", "checkpoint", "no id until now"])
+def test_a_topic_that_was_created_again_is_lost_data_and_is_then_read_from_its_beginning(
+    kafka: KafkaServer, kafka_topic: str, pg_database: str, kept: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = kafka.create_topic("out", 1)
+    to_broker = {"target": kafka_connection(kafka, "sink"), "target_topic": out}
+    to_table = {"target": warehouse(pg_database), "target_table": ("public", "events")}
+
+    def declared(**options: bool) -> StreamingPipeline:
+        target = to_broker if kept == "checkpoint" else to_table  # that broker keeps no ledger of ours
+        source = {"source": kafka_connection(kafka), "source_query": kafka_topic, "source_columns": Ids}
+        return stream(**source, **target, **options)
+
+    checkpoint = place_of(declared().spec).checkpoint("all")
+    produce(kafka, kafka_topic, [{"id": n} for n in range(5)])
+    assert load(declared()).total_rows == 5
+    if kept == "no id until now":
+        forget_ids(pg_database, checkpoint)
+        produce(kafka, kafka_topic, [{"id": 5}])
+        assert load(declared()).total_rows == 1  # goes on, and learns the id
+    created_again(kafka, kafka_topic, range(100, 108))
+    if kept == "ledger":
+        shutil.rmtree(checkpoint)
+    with pytest.raises(DataLost, match=f"topic '{kafka_topic}' was deleted and created again"):
+        load(declared())
+    assert load(declared(fail_on_data_loss=False)).total_rows == 8
+    assert f"topic '{kafka_topic}' was deleted and created again" in caplog.text
+    produce(kafka, kafka_topic, [{"id": 108}])
+    assert load(declared()).total_rows == 1  # the new topic is the one that is known now
+
+
+def test_a_topic_that_is_created_again_under_a_running_stream_stops_it(
+    kafka: KafkaServer, kafka_topic: str, pg_database: str
+) -> None:
+    produce(kafka, kafka_topic, [{"id": n} for n in range(3)])
+    loaded = threading.Event()
+
+    class Watch(StreamWatch):
+        def batch(self, *arguments: object) -> None:
+            loaded.set()
+
+    running = events_into(pg_database, kafka, kafka_topic, source_columns=Ids).start(watch=Watch())
+    assert loaded.wait(120)
+    created_again(kafka, kafka_topic, range(100, 110))
+    with pytest.raises(DataLost, match=r"created again|created anew|not there any more"):
+        running.wait(120)
+    ids = {row[0] for row in query(pg_database, "SELECT id FROM events")}
+    assert ids == {0, 1, 2}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from ematix_flow.backends.base import Split
 
+PLACE_IDS = "place ids"  # in a position: the ids of its places, next to places that never have this name
 LagUnit = Literal["messages", "milliseconds"]
 
 # The columns in which messages of every source travel.
@@ -207,6 +208,28 @@ class SparkStream(StreamSource):
 
     def with_left_out(self, position: str, left: str) -> str:
         return position
+
+    def place_ids(self, reading: Reading, position: str | None = None) -> Mapping[str, str]:
+        """The ids that places have now, by name: those of a position, or those that are asked for.
+
+        A place that is deleted and created again under its name has another id, so that a position in the
+        one is none in the other. One that is not there, or has no id, is left out.
+        """
+        return {}
+
+    def ids_in(self, position: str) -> Mapping[str, str | None]:
+        """The ids that `with_ids` has put into a position; None for one on which ledgers do not agree."""
+        return {}
+
+    def with_ids(self, position: str, ids: Mapping[str, str | None]) -> str:
+        """The position as a ledger keeps it, together with the ids of its places."""
+        return position
+
+    def replaced(
+        self, before: Mapping[str, str | None], now: Mapping[str, str], reading: Reading
+    ) -> Sequence[str]:
+        """What to say of each place whose id is another than before; DataLost unless loss is allowed."""
+        return ()
 
     def count(self, before: str, after: str) -> int | None:
         """How many messages lie between two positions at most; None when that is not known."""

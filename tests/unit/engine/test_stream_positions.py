@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ematix_flow.backends.kafka.positions import ids_in, replaced_topics
 from ematix_flow.engine.streams.checkpoint import Checkpoint, joined, least, separate, write_checkpoint
 from ematix_flow.errors import EngineError
 
@@ -83,3 +84,12 @@ def test_the_first_batch_begins_where_kafkas_connector_noted_it(tmp_path: Path) 
     assert checkpoint.began(5) == (None,)  # the batch before it is forgotten, and it is not the first
     (tmp_path / "sources" / "0" / "0").write_bytes(b"\0v2\nsomething else")
     assert checkpoint.began(0) == (None,)
+
+
+def test_targets_that_know_different_ids_of_a_topic_do_not_go_on_in_either() -> None:
+    old, new = '{"t":{"0":9},"place ids":{"t":"old"}}', '{"t":{"0":2},"place ids":{"t":"new"}}'
+    unknown = '{"t":{"0":4}}'
+    assert ids_in(least([old, new])) == {"t": None}
+    assert replaced_topics(ids_in(least([old, new])), {"t": "new"}).keys() == {"t"}
+    assert ids_in(least([old, unknown])) == ids_in(least([unknown, old])) == {"t": "old"}
+    assert replaced_topics({"t": "old"}, {"t": "old"}) == replaced_topics({"t": "old"}, {}) == {}

@@ -15,6 +15,7 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
+    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec
@@ -33,8 +34,10 @@ _COORDINATOR = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
 )
+_NOT_THERE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.LEADER_NOT_AVAILABLE)
 _UNSTABLE = (KafkaError.UNSTABLE_OFFSET_COMMIT,)
 _MOST_MEMBERS = 4
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # all zeros
 _ASK_SECONDS = 10.0  # then a new client asks: one may wait for a coordinator that is there again
 
 
@@ -98,6 +101,29 @@ class Cluster:
         """Every topic that this user sees, with its partitions."""
         there = self.metadata().topics
         return {name: sorted(topic.partitions) for name, topic in there.items()}
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The id of each topic: one that is deleted and created again under its name gets another.
+
+        A topic that is not there is left out, and so are all on brokers before Kafka 2.8, which give no ids.
+        """
+        wanted = sorted(set(topics))
+        if not wanted:
+            return {}
+        answers = self.admin.describe_topics(TopicCollection(wanted), request_timeout=self._seconds)
+        found: dict[str, str] = {}
+        for topic, answer in answers.items():
+            try:
+                described = answer.result(self._seconds + 1)
+            except KafkaException as error:
+                if error.args[0].code() in _NOT_THERE:
+                    continue
+                raise self._source_failure(f"describe topic {topic!r}", error.args[0]) from error
+            except FutureTimeout as error:
+                raise cannot_connect(self.connection, self._told, self._seconds) from error
+            if described.topic_id is not None and str(described.topic_id) != _NO_ID:
+                found[topic] = str(described.topic_id)
+        return found
 
     def ends(self, partitions: Iterable[Partition], *, committed: bool = True) -> dict[Partition, int]:
         """The offset after the last message, by default as readers of committed messages see it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +12,10 @@ from dataclasses import dataclass
 from ematix_flow.backends.kafka.cluster import Cluster, Partition, by_topic
 from ematix_flow.backends.kafka.failures import create_command
 from ematix_flow.backends.kafka.groups import StreamGroup
-from ematix_flow.backends.streams import Reading
+from ematix_flow.backends.streams import PLACE_IDS, Reading
 from ematix_flow.errors import DataLost, SourceFailed, did_you_mean
 
+_log = logging.getLogger(__name__)
 EARLIEST, LATEST = -2, -1  # in Spark's JSON
 
 
@@ -63,12 +65,13 @@ class Topics:
 
 
 def parse(position: str) -> dict[Partition, int]:
-    """Spark's ``{"topic": {"0": 123}}``."""
+    """Spark's ``{"topic": {"0": 123}}``, without the ids that a ledger keeps with it."""
     try:
         read = json.loads(position)
         return {
             (str(topic), int(number)): int(offset)
             for topic, partitions in read.items()
+            if topic != PLACE_IDS
             for number, offset in partitions.items()
         }
     except (ValueError, AttributeError, TypeError) as error:
@@ -86,6 +89,33 @@ def text(offsets: Mapping[Partition, int]) -> str:
         for topic in sorted(topics)
     }
     return json.dumps(ordered, separators=(",", ":"))
+
+
+def ids_in(position: str | None) -> dict[str, str | None]:
+    """The ids of the topics that a position is of, as far as it says; None for one that is in doubt."""
+    if position is None:
+        return {}
+    found = json.loads(position).get(PLACE_IDS)
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def with_ids(position: str, ids: Mapping[str, str | None]) -> str:
+    """A position together with the ids of its topics."""
+    offsets = parse(position)
+    known = {topic: ids[topic] for topic in sorted({topic for topic, _ in offsets}) if topic in ids}
+    if not known:
+        return text(offsets)
+    return json.dumps({**json.loads(text(offsets)), PLACE_IDS: known}, separators=(",", ":"))
+
+
+def replaced_topics(before: Mapping[str, str | None], now: Mapping[str, str]) -> dict[str, str]:
+    """The topics that are others than before under the same name, each with what to say of it."""
+    return {
+        topic: f"topic {topic!r} was deleted and created again (its id is {now[topic]}, and was "
+        f"{known or 'not the same for all targets'})"
+        for topic, known in sorted(before.items())
+        if topic in now and now[topic] != known
+    }
 
 
 def starting(cluster: Cluster, reading: Reading, group: StreamGroup | None = None) -> str:
@@ -150,10 +180,17 @@ def _held(
     known = set(partitions)
     gone = sorted(each for each in wanted if each not in known and is_asked(reading, each[0]))
     lost = [f"{topic}/{number} is not there any more" for topic, number in gone]
-    asked = {each: offset for each, offset in wanted.items() if each in known and offset >= 0}
+    before = {topic: id for topic, id in ids_in(reading.resume).items() if is_asked(reading, topic)}
+    replaced = replaced_topics(before, cluster.topic_ids(before))
+    lost += replaced.values()
+    asked = {
+        each: offset
+        for each, offset in wanted.items()
+        if each in known and offset >= 0 and each[0] not in replaced
+    }
     first, last = cluster.beginnings(asked), cluster.ends(asked, committed=False)
     held: dict[Partition, int] = dict.fromkeys(partitions, EARLIEST)
-    held |= {each: offset for each, offset in wanted.items() if each in known}
+    held |= {each: offset for each, offset in wanted.items() if each in known and each[0] not in replaced}
     for each, offset in sorted(asked.items()):
         if offset < first[each]:
             lost.append(f"{each[0]}/{each[1]}: {offset} to {first[each] - 1} were deleted")
@@ -164,6 +201,8 @@ def _held(
         held[each] = EARLIEST
     if lost and reading.fail_on_data_loss:
         raise data_lost(lost)
+    if lost:
+        _log.warning("messages are lost, as fail_on_data_loss=False allows: %s", "; ".join(lost))
     return held
 
 

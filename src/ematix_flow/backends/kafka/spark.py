@@ -15,7 +15,17 @@ from ematix_flow.backends.kafka.failures import not_committed
 from ematix_flow.backends.kafka.groups import StreamGroup
 from ematix_flow.backends.kafka.losses import lost_data
 from ematix_flow.backends.kafka.options import source_options
-from ematix_flow.backends.kafka.positions import Topics, is_asked, parse, starting, text
+from ematix_flow.backends.kafka.positions import (
+    Topics,
+    data_lost,
+    ids_in,
+    is_asked,
+    parse,
+    replaced_topics,
+    starting,
+    text,
+    with_ids,
+)
 from ematix_flow.backends.kafka.ranges import (
     CONSUMER,
     OpenReader,
@@ -104,10 +114,31 @@ class KafkaSource(SparkStream):
 
     def left_out(self, position: str, reading: Reading) -> str | None:
         left = {place: offset for place, offset in parse(position).items() if not is_asked(reading, place[0])}
-        return text(left) if left else None
+        return with_ids(text(left), ids_in(position)) if left else None
 
     def with_left_out(self, position: str, left: str) -> str:
-        return text({**parse(left), **parse(position)})
+        merged = text({**parse(left), **parse(position)})
+        return with_ids(merged, {**ids_in(left), **ids_in(position)})
+
+    def place_ids(self, reading: Reading, position: str | None = None) -> Mapping[str, str]:
+        if position is None:
+            return self._cluster.topic_ids(Topics(reading.query).found(self._cluster))
+        return self._cluster.topic_ids(topic for topic, _ in parse(position))
+
+    def ids_in(self, position: str) -> Mapping[str, str | None]:
+        return ids_in(position)
+
+    def with_ids(self, position: str, ids: Mapping[str, str | None]) -> str:
+        return with_ids(position, ids)
+
+    def replaced(
+        self, before: Mapping[str, str | None], now: Mapping[str, str], reading: Reading
+    ) -> Sequence[str]:
+        asked = {topic: known for topic, known in before.items() if is_asked(reading, topic)}
+        found = list(replaced_topics(asked, now).values())
+        if found and reading.fail_on_data_loss:
+            raise data_lost(found)
+        return found
 
     def count(self, before: str, after: str) -> int | None:
         began, ended = parse(before), parse(after)

@@ -7,13 +7,16 @@ for a checkpoint that was lost, which is written anew from the positions that a 
 from __future__ import annotations
 
 import json
+import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ematix_flow.backends.streams import PLACE_IDS
 from ematix_flow.errors import EngineError
 
+_PLACE_IDS = "place-ids.json"
 NOTHING = "-"  # how Spark writes that a source had brought nothing yet
 
 
@@ -74,6 +77,22 @@ class Checkpoint:
             return None
         version, _, position = read.partition("\n")
         return position.strip() if version == "v1" and position.lstrip().startswith("{") else None
+
+    def place_ids(self, place: int) -> dict[str, str]:
+        """The ids that the places of a source had, as `keep_place_ids` has stored them."""
+        try:
+            return dict(json.loads((self.folder / _PLACE_IDS).read_text())[place])
+        except (OSError, ValueError, IndexError, TypeError):
+            return {}  # a checkpoint that was written before ids were kept
+
+    def keep_place_ids(self, ids: Sequence[Mapping[str, str]]) -> None:
+        """Store with the checkpoint which places its positions are of, for targets that keep no ledger."""
+        aside = self.folder / f"{_PLACE_IDS}.tmp"
+        with aside.open("w") as file:
+            file.write(json.dumps([dict(each) for each in ids]))
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(self.folder / _PLACE_IDS)
 
     def last_committed(self) -> int | None:
         """The newest batch of which Spark knows that it is done."""
@@ -142,8 +161,19 @@ def _least(values: Sequence[Any]) -> Any:
     if all(isinstance(value, dict) for value in values):
         if "reservoirVersion" in first:  # Delta's: a version and a place within it are one
             return min(values, key=lambda value: (value["reservoirVersion"], value["index"]))
-        shared = [key for key in first if all(key in value for value in values)]
-        return {key: _least([value[key] for value in values]) for key in shared}
+        shared = [key for key in first if all(key in value for value in values) and key != PLACE_IDS]
+        found = {key: _least([value[key] for value in values]) for key in shared}
+        ids = _agreed([value[PLACE_IDS] for value in values if PLACE_IDS in value])
+        return {**found, PLACE_IDS: ids} if ids else found
     if all(isinstance(value, list) and len(value) == len(first) for value in values):
         return [_least([value[place] for value in values]) for place in range(len(first))]
     return None if any(value is None for value in values) else min(values)
+
+
+def _agreed(values: Sequence[Mapping[str, str | None]]) -> dict[str, str | None]:
+    """The ids of places; None for one that has another id in one of them than in the others."""
+    found: dict[str, str | None] = {}
+    for value in values:
+        for name, known in value.items():
+            found[name] = known if found.get(name, known) == known else None
+    return found

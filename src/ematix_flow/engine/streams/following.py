@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -23,12 +24,14 @@ from ematix_flow.engine.streams.checkpoint import Checkpoint, least
 from ematix_flow.engine.streams.incoming import Incoming, most_tasks, read_by_us
 from ematix_flow.engine.streams.segments import DDL, all_segments, rows_of, segment_splits
 from ematix_flow.engine.streams.spooled import segment_range, spool_frame
+from ematix_flow.errors import CannotConnect, SourceFailed
 from ematix_flow.spec.tables import ColumnSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+_log = logging.getLogger(__name__)
 Refused = Callable[[Iterable[int]], list[tuple[int, int]]]
 
 
@@ -48,6 +51,15 @@ class Followed(ABC):
     @abstractmethod
     def committed(self, before: str | None, after: str) -> None:
         """Every target holds everything up to ``after``."""
+
+    def verify(self, after: str | None) -> None:
+        """Raise when what the source reads is not what its positions are of."""
+        return
+
+    @property
+    def place_ids(self) -> Mapping[str, str]:
+        """The ids of the places that are read, as far as they are known."""
+        return {}
 
     def noted(self, position: str | None) -> str | None:
         """A position as ledgers remember it."""
@@ -108,12 +120,15 @@ class FollowedBySpark(Followed):
         *,
         left: str | None = None,
         in_order: bool = False,
+        place_ids: Mapping[str, str] | None = None,
     ) -> None:
         """``left`` are positions of what is not asked for now, remembered along with each new one.
 
-        ``in_order``: messages are sent on, and those of a partition stay in order.
+        ``in_order``: messages are sent on, and those of a partition stay in order. ``place_ids`` are those
+        that the places had when it was decided where to begin.
         """
         assert isinstance(shared.source, SparkStream)
+        self._place_ids = dict(place_ids or {})
         self.shared, self.share, self.source, self.reading = shared, share, shared.source, reading
         self.left, self.in_order = left, in_order
         self.rows_are_columns = self.source.kind_of_rows == "columns"
@@ -131,10 +146,33 @@ class FollowedBySpark(Followed):
             return Incoming(frame, expected)
         return read_by_us(spark, splits, expected, lambda most: source.few(reading, before, after, most))
 
+    def verify(self, after: str | None) -> None:
+        """A place that was created again is found here, at the latest with the batch after the next."""
+        if after is None:
+            return
+        try:
+            now = self.source.place_ids(self.reading, after)
+        except CannotConnect as error:  # who reads the batch waits for the server, or says that it is away
+            _log.debug("the places of %s cannot be looked at: %s", self.reading.query, error)
+            return
+        replaced = self.source.replaced(self._place_ids, now, self.reading)
+        if replaced:
+            raise SourceFailed(
+                f"{'; '.join(replaced)} while the stream was reading",
+                state="nothing was read past the last committed batch",
+                next_step="start the stream again: it reads what was created again from its beginning",
+            )
+        self._place_ids |= now
+
+    @property
+    def place_ids(self) -> Mapping[str, str]:
+        return self._place_ids
+
     def noted(self, position: str | None) -> str | None:
-        if position is None or self.left is None:
-            return position
-        return self.source.with_left_out(position, self.left)
+        if position is None:
+            return None
+        noted = position if self.left is None else self.source.with_left_out(position, self.left)
+        return self.source.with_ids(noted, {**self.source.ids_in(noted), **self._place_ids})
 
     def count(self, before: str | None, after: str | None) -> int | None:
         return self.source.count(before, after) if before is not None and after is not None else None

@@ -7,13 +7,13 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.payloads.base import Payload
-from ematix_flow.backends.streams import SparkStream, StreamSource
+from ematix_flow.backends.streams import Reading, SparkStream, StreamSource
 from ematix_flow.engine.failures import translate
 from ematix_flow.engine.streams.batches import (
     BatchLoader,
@@ -25,6 +25,7 @@ from ematix_flow.engine.streams.checkpoint import Checkpoint, least, separate, w
 from ematix_flow.engine.streams.decoding import ByOrigin
 from ematix_flow.engine.streams.following import Followed, FollowedBySpark, SharedPositions, SharedSpool
 from ematix_flow.engine.streams.incoming import Incoming
+from ematix_flow.engine.streams.place_ids import ids_before, ids_now, replaced_places, with_ids
 from ematix_flow.engine.streams.query import StreamQuery
 from ematix_flow.engine.streams.schemas import KnownSchemas
 from ematix_flow.engine.streams.sinks import MessageSink, Sink, TableSink
@@ -157,7 +158,8 @@ class Part:
     def _follow(self) -> list[Followed]:
         stream = self.stream
         self._leave_stale()
-        resume = self._resume() if self.checkpoint.is_new else self._after_other_places()
+        place_ids = ids_now(stream.sources, self._readings())
+        resume = self._resume() if self.checkpoint.is_new else self._after_other_places(place_ids)
         if resume[0] is not None and self._goes_on_by_checkpoint(resume[0]):
             shutil.rmtree(self.checkpoint.folder, ignore_errors=True)
             self.checkpoint.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -165,8 +167,8 @@ class Part:
             resume = (None,)
         sends_on = any(target.sends for target in self.group)
         followed: list[Followed] = []
-        for declared, position, spool, shared in zip(
-            stream.spec.sources, resume, self.spools, self.told, strict=True
+        for declared, position, spool, shared, ids in zip(
+            stream.spec.sources, resume, self.spools, self.told, place_ids, strict=True
         ):
             if spool is not None:
                 followed.append(
@@ -181,12 +183,16 @@ class Part:
                         replace(reading, begun=not self.checkpoint.is_new),
                         left=self._left_out(len(followed)),
                         in_order=sends_on,
+                        place_ids=ids,
                     )
                 )
         return followed
 
-    def _after_other_places(self) -> tuple[str | None, ...]:
-        """When other topics are asked for than the checkpoint has: leave it, and go on where they stood."""
+    def _after_other_places(self, place_ids: Sequence[Mapping[str, str]]) -> tuple[str | None, ...]:
+        """When other topics are asked for than the checkpoint has, or one was created again: leave it.
+
+        What is the same as before then goes on where it stood.
+        """
         stream = self.stream
         newest = self.checkpoint.last_planned()
         assert newest is not None
@@ -198,7 +204,9 @@ class Part:
                 state="nothing was read",
                 next_step="declare the sources as before, or give the stream another name, which begins anew",
             )
-        if all(
+        ids = ids_before(stream.sources, self.checkpoint, remembered)
+        replaced = replaced_places(stream.sources, self._readings(), ids, place_ids)
+        if not replaced and all(
             not isinstance(source, SparkStream)
             or known is None
             or source.goes_on(known, told, stream.reading(declared))
@@ -210,6 +218,9 @@ class Part:
         if not any(remembered):
             done = self.checkpoint.last_committed()
             remembered = self.checkpoint.positions(done) if done is not None else remembered
+        remembered = with_ids(stream.sources, remembered, ids)
+        if replaced:
+            return self._read_replaced_from_the_beginning(replaced, remembered)
         if len(set(self._positions())) > 1:
             raise Unsupported(
                 "source_query asks for other topics than before, and the targets are not equally far",
@@ -220,6 +231,23 @@ class Part:
         self.checkpoint.put_aside()
         stream.note("source_query asks for other topics than before: each goes on where it stood")
         return remembered
+
+    def _read_replaced_from_the_beginning(
+        self, replaced: Sequence[str], remembered: tuple[str | None, ...]
+    ) -> tuple[str | None, ...]:
+        self.checkpoint.put_aside()
+        said = f"{'; '.join(replaced)}: it is read from its beginning, as fail_on_data_loss=False allows"
+        _log.warning("stream %r: %s", self.stream.spec.name, said)
+        self.stream.note(said)
+        if len(set(self._positions())) > 1:
+            self.stream.note(
+                "the targets are not equally far: what some of them already hold of other topics may come to "
+                "them again"
+            )
+        return remembered
+
+    def _readings(self) -> list[Reading]:
+        return [self.stream.reading(declared) for declared in self.stream.spec.sources]
 
     def _left_out(self, place: int) -> str | None:
         """Of what the ledger remembers of a source, that which is not asked for now."""

@@ -66,6 +66,7 @@ class StreamQuery:
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
         self._asked_lag, self._last_lag = -_LAG_SECONDS, dict[str, int]()
+        self._stored_ids: list[dict[str, str]] = []
         self._done = -1  # the newest batch that every target has
 
     _loader: BatchLoader | None
@@ -181,6 +182,7 @@ class StreamQuery:
         with report.timed("read"):
             after, before = self.checkpoint.positions(number), self.checkpoint.before(number)
             before = before or (None,) * len(after)
+            self._verify_places(after)
             incoming = self._incoming(frame, self.checkpoint.began(number), after)
         if incoming is not None:
             loader = self._renew_loader(self._loader or self._make_loader(incoming.frame), incoming)
@@ -205,6 +207,15 @@ class StreamQuery:
             return
         # several sources are of one kind
         self._report(replace(report, lag=self._lag(after), lag_unit=self.sources[0].lag_unit))
+
+    def _verify_places(self, after: tuple[str | None, ...]) -> None:
+        """Before a batch is read; what is learnt is stored before the batch is loaded."""
+        for source, position in zip(self.sources, after, strict=True):
+            source.verify(position)
+        known = [dict(source.place_ids) for source in self.sources]
+        if any(known) and known != self._stored_ids:
+            self.checkpoint.keep_place_ids(known)
+            self._stored_ids = known
 
     def _noted(self, positions: tuple[str | None, ...]) -> tuple[str | None, ...]:
         return tuple(s.noted(position) for s, position in zip(self.sources, positions, strict=True))
