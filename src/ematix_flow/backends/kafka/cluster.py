@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
@@ -20,6 +20,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec
 
+from ematix_flow.backends.kafka.error_codes import MISSING, PATIENCE_SECONDS, is_away, passes
 from ematix_flow.backends.kafka.failures import Told, cannot_connect, not_usable, refused
 from ematix_flow.backends.kafka.settings import client_settings
 from ematix_flow.errors import SourceFailed
@@ -29,14 +30,10 @@ SECONDS = 15.0
 _SILENT_SECONDS = 4.0  # brokers that end every connection for so long will not take one
 Partition = tuple[str, int]
 T = TypeVar("T")
-_COORDINATOR = (
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
-)
-_NOT_THERE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.LEADER_NOT_AVAILABLE)
+K = TypeVar("K")
 _UNSTABLE = (KafkaError.UNSTABLE_OFFSET_COMMIT,)
 _MOST_MEMBERS = 4
+_AGAIN_SECONDS = 0.2
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # all zeros
 _ASK_SECONDS = 10.0  # then a new client asks: one may wait for a coordinator that is there again
 
@@ -48,9 +45,12 @@ class Unstable(SourceFailed):
 class Cluster:
     """Opens a client when it is first asked. Holds threads of librdkafka: never pickled."""
 
-    def __init__(self, connection: KafkaConnection, seconds: float = SECONDS) -> None:
+    def __init__(
+        self, connection: KafkaConnection, seconds: float = SECONDS, patience: float = PATIENCE_SECONDS
+    ) -> None:
+        """A broker that is away is given ``seconds``, one that is there but not ready ``patience``."""
         self.connection = connection
-        self._seconds = seconds
+        self._seconds, self._patience = seconds, patience
         self._told = Told()
         self._client: AdminClient | None = None
         self._lock = threading.Lock()
@@ -89,8 +89,7 @@ class Cluster:
             except KafkaException as error:
                 admin.poll(0)
                 answered = error.args[0]
-                waits = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
-                if answered.code() not in waits and not answered.retriable():
+                if not passes(answered):
                     raise refused(self.connection, "list topics", answered) from error
                 silent = self._seconds - (deadline - time.monotonic()) >= _SILENT_SECONDS
                 given_up = told.nobody_answers and (told.reason is not None or silent)
@@ -110,20 +109,13 @@ class Cluster:
         wanted = sorted(set(topics))
         if not wanted:
             return {}
-        answers = self.admin.describe_topics(TopicCollection(wanted), request_timeout=self._seconds)
-        found: dict[str, str] = {}
-        for topic, answer in answers.items():
-            try:
-                described = answer.result(self._seconds + 1)
-            except KafkaException as error:
-                if error.args[0].code() in _NOT_THERE:
-                    continue
-                raise self._source_failure(f"describe topic {topic!r}", error.args[0]) from error
-            except FutureTimeout as error:
-                raise cannot_connect(self.connection, self._told, self._seconds) from error
-            if described.topic_id is not None and str(described.topic_id) != _NO_ID:
-                found[topic] = str(described.topic_id)
-        return found
+        described = self.answers(
+            lambda: self.admin.describe_topics(TopicCollection(wanted), request_timeout=self._seconds),
+            "describe topics",
+            left_out=MISSING,
+        )
+        ids = {topic: str(each.topic_id) for topic, each in described.items() if each.topic_id is not None}
+        return {topic: id for topic, id in ids.items() if id != _NO_ID}
 
     def ends(self, partitions: Iterable[Partition], *, committed: bool = True) -> dict[Partition, int]:
         """The offset after the last message, by default as readers of committed messages see it."""
@@ -143,11 +135,12 @@ class Cluster:
         if not asked:
             return {}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        answers = self.admin.list_offsets(asked, isolation_level=level, request_timeout=self._seconds)
-        return {
-            (each.topic, each.partition): int(self.answer(answer, f"read offsets of {each.topic}").offset)
-            for each, answer in answers.items()
-        }
+        names = ", ".join(sorted({each.topic for each in asked}))
+        answers = self.answers(
+            lambda: self.admin.list_offsets(asked, isolation_level=level, request_timeout=self._seconds),
+            f"read offsets of {names}",
+        )
+        return {(each.topic, each.partition): int(answer.offset) for each, answer in answers.items()}
 
     def committed(
         self,
@@ -176,9 +169,8 @@ class Cluster:
                 break
             except KafkaException as error:
                 said: KafkaError = error.args[0]
-                waits = said.code() in (*_COORDINATOR, *_UNSTABLE, KafkaError._TIMED_OUT)
-                if waits and time.monotonic() < deadline:
-                    time.sleep(0.2)
+                if passes(said) and time.monotonic() < deadline:
+                    time.sleep(_AGAIN_SECONDS)
                     continue
                 if stable and said.code() in (*_UNSTABLE, KafkaError._TIMED_OUT) and self._answers():
                     raise Unstable(
@@ -221,6 +213,32 @@ class Cluster:
             while len(self._members) > _MOST_MEMBERS:
                 self._members.pop(next(iter(self._members))).close()
 
+    def answers(
+        self, ask: Callable[[], Mapping[K, Future[Any]]], doing: str, left_out: Container[int] = ()
+    ) -> dict[K, Any]:
+        """What a broker answers to each part of a question, without those it refuses with these codes.
+
+        Asked again while it refuses one for a reason that passes by itself.
+        """
+        deadline = time.monotonic() + self._patience
+        while True:
+            found: dict[K, Any] = {}
+            refusal: KafkaException | None = None
+            for key, future in ask().items():
+                try:
+                    found[key] = future.result(self._seconds + 1)
+                except KafkaException as error:
+                    if error.args[0].code() not in left_out:
+                        refusal = refusal or error
+                except FutureTimeout as error:
+                    raise cannot_connect(self.connection, self._told, self._seconds) from error
+            if refusal is None:
+                return found
+            said: KafkaError = refusal.args[0]
+            if is_away(said) or not passes(said) or time.monotonic() >= deadline:
+                raise self._source_failure(doing, said) from refusal
+            time.sleep(_AGAIN_SECONDS)
+
     def answer(self, future: Future[Any], doing: str) -> Any:
         """What a broker answers; an error of ours when it refuses or does not."""
         try:
@@ -231,8 +249,7 @@ class Cluster:
             raise cannot_connect(self.connection, self._told, self._seconds) from error
 
     def _source_failure(self, doing: str, error: KafkaError) -> Exception:
-        away = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
-        if error.code() in away:
+        if is_away(error):
             self.admin.poll(0)
             return cannot_connect(self.connection, self._told, self._seconds)
         failure = refused(self.connection, doing, error)

@@ -18,6 +18,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from ematix_flow.backends.kafka.cluster import Cluster
+from ematix_flow.backends.kafka.error_codes import MISSING, passes
 from ematix_flow.backends.kafka.failures import Told, cannot_connect, not_usable, refused
 from ematix_flow.backends.kafka.letter_records import (
     Change,
@@ -40,11 +41,6 @@ _AT_ONCE = 500
 _PATIENCE = 30.0  # without any message, though there must be some
 _GAP = 200  # so many messages are read over rather than sought over
 _USUAL_LIMIT = 1_000_000
-_LEADERLESS = (
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-)
 
 _log = logging.getLogger(__name__)
 
@@ -161,10 +157,12 @@ class LetterTopic:
                 if message.error() is None:
                     self.view.read((number, offset), message.headers())
                     offset += 1
-                elif message.error().code() != KafkaError._PARTITION_EOF:
-                    raise refused(self.connection, f"read {self.label}", message.error())
+                else:
+                    self._refuse(message.error())
+                    if message.error().code() != KafkaError._PARTITION_EOF:
+                        continue
                 self.read_up_to[number] = max(self.read_up_to[number], offset)
-            last = self._patience(last, bool(messages))
+            last = self._patience(last, any(_counts(message) for message in messages))
         if len(self.view.entries) > MOST_IN_TOPIC:
             raise TargetFailed(
                 f"{self.label} holds more than {MOST_IN_TOPIC:,} dead letters",
@@ -172,7 +170,7 @@ class LetterTopic:
             )
 
     def _ends(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Asked again while a partition has no leader, as one that was only just made."""
+        """Asked again while the topic is not known everywhere, as one that was only just made."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
@@ -180,7 +178,7 @@ class LetterTopic:
                 return {number: end for (_, number), end in ends.items()}
             except SourceFailed as error:
                 told = error.__cause__.args[0] if isinstance(error.__cause__, KafkaException) else None
-                if told is None or told.code() not in _LEADERLESS or time.monotonic() > deadline:
+                if told is None or told.code() not in MISSING or time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
 
@@ -209,8 +207,9 @@ class LetterTopic:
             messages = self._consumed(consumer)
             for message in messages:
                 if message.error() is not None:
+                    self._refuse(message.error())
                     if message.error().code() != KafkaError._PARTITION_EOF:
-                        raise refused(self.connection, f"read {self.label}", message.error())
+                        continue
                     left.clear()  # the rest is not there any more
                     return
                 at = message.offset()
@@ -220,7 +219,12 @@ class LetterTopic:
                     found[(number, left.pop())] = (message.value() or b"", message.key())
                 if not left:
                     return
-            last = self._patience(last, bool(messages))
+            last = self._patience(last, any(_counts(message) for message in messages))
+
+    def _refuse(self, error: KafkaError) -> None:
+        """Raise what does not pass by itself; what does is waited for."""
+        if error.code() != KafkaError._PARTITION_EOF and not passes(error):
+            raise refused(self.connection, f"read {self.label}", error)
 
     def _partitions(self) -> list[int]:
         partitions = self._cluster.topics().get(self.topic, [])
@@ -268,6 +272,11 @@ class LetterTopic:
         if not came and now - last > _PATIENCE:
             raise cannot_connect(self.connection, self._told, _PATIENCE)
         return now if came else last
+
+
+def _counts(message: Any) -> bool:
+    """Whether it is a message, or the end of a partition, and no error that passes."""
+    return message.error() is None or message.error().code() == KafkaError._PARTITION_EOF
 
 
 class _LetterOutbox(Outbox):

@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from ematix_flow.backends.kafka.cluster import Partition
+from ematix_flow.backends.kafka.error_codes import MISSING, OUT_OF_RANGE, PATIENCE_SECONDS, passes
 from ematix_flow.backends.kafka.failures import Told, cannot_connect, not_usable, refused
 from ematix_flow.backends.kafka.positions import data_lost
 from ematix_flow.backends.streams import message_schema
@@ -35,7 +36,6 @@ _DOUBT_SECONDS = 5.0  # a broker that has just come up may not know all of its m
 _AGAIN_SECONDS = 0.2
 _LOGIN_SECONDS = 10.0
 _ASK_SECONDS = 5.0
-PATIENCE_SECONDS = 60.0
 
 # A fetch never waits for more than is there, and what is fetched ahead is bounded whatever its size.
 CONSUMER: Mapping[str, Any] = {
@@ -48,19 +48,6 @@ CONSUMER: Mapping[str, Any] = {
     "topic.metadata.propagation.max.ms": 5_000,
     "max.poll.interval.ms": 86_400_000,  # who reads a batch may take its time between two of Arrow's
 }
-_OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
-_UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
-_PASSING = (
-    KafkaError._TRANSPORT,
-    KafkaError._TIMED_OUT,
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._RESOLVE,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.REQUEST_TIMED_OUT,
-    KafkaError.BROKER_NOT_AVAILABLE,
-    KafkaError.REPLICA_NOT_AVAILABLE,
-)
 
 
 @dataclass(frozen=True)
@@ -205,7 +192,7 @@ class OpenReader:
                     if offset < place.range.end:
                         waiting.append(message)
                         size += _size(message)
-                        place.at, place.doubted = offset + 1, None
+                        place.at, place.doubted, place.stalled = offset + 1, None, False
                     if offset + 1 >= place.range.end:
                         self._leave(place, left)
                 if len(waiting) > before or self._fetched_more():
@@ -260,7 +247,11 @@ class OpenReader:
         self, error: KafkaError, message: KafkaMessage, place: _Place | None, left: dict[Partition, _Place]
     ) -> None:
         code = error.code()
-        if place is None or code in _PASSING:  # what is no partition's shows as silence
+        if place is None:  # what is no partition's shows as silence
+            return
+        if passes(error):  # so does this, if it does not pass
+            place.doubt()
+            place.stalled = True
             return
         if code == KafkaError._PARTITION_EOF:
             reached = message.offset()
@@ -268,10 +259,10 @@ class OpenReader:
                 self._leave(place, left)
             else:
                 place.doubt()
-        elif code in _OUT_OF_RANGE:
+        elif code in OUT_OF_RANGE:
             place.doubt()
             place.stuck = True
-        elif code in _UNKNOWN:
+        elif code in MISSING:
             place.doubt()
         else:
             failure = refused(self.how.connection, f"read {place.range}", error)
@@ -296,12 +287,12 @@ class OpenReader:
                     self._leave(place, left)
                     continue
                 place.at, place.doubted = first, None
-            elif old and not place.stuck:
+            elif old and not (place.stuck or place.stalled):
                 place.doubted = time.monotonic()
                 continue  # all of it is there: a stretch of aborted messages may be long
             else:
                 time.sleep(_AGAIN_SECONDS)
-            place.stuck = False
+            place.stuck = place.stalled = False
             self._assign(left)
 
     def _lost(self, place: _Place, *, sure: bool) -> tuple[str | None, int | None]:
@@ -353,6 +344,7 @@ class _Place:
         self.range, self.at = wanted, wanted.begin
         self.doubted: float | None = None  # since when it seems to end too soon
         self.stuck = False  # librdkafka fetches no more of it by itself
+        self.stalled = False  # a passing error came, and no message since
 
     def doubt(self) -> None:
         if self.doubted is None:

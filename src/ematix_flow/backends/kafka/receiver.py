@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from ematix_flow.backends.kafka.cluster import Cluster
+from ematix_flow.backends.kafka.error_codes import OUT_OF_RANGE, passes
 from ematix_flow.backends.kafka.failures import Told, cannot_connect, not_usable, refused
 from ematix_flow.backends.kafka.positions import resolved
 from ematix_flow.backends.kafka.settings import client_settings, group_of
@@ -79,9 +80,9 @@ class KafkaReceiver(Receiver):
             self._consumer.close()
 
     def _complain(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._PARTITION_EOF or error.retriable():
+        if error.code() == KafkaError._PARTITION_EOF or passes(error):
             return
-        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        if error.code() in OUT_OF_RANGE:
             raise SourceFailed(
                 f"Kafka no longer has the messages at which reading was: {error.str()}",
                 next_step="open it with another group_id, or commit a newer position",

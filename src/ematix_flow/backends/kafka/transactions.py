@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from ematix_flow.backends.kafka.cluster import Cluster, Unstable
+from ematix_flow.backends.kafka.error_codes import passes
 from ematix_flow.backends.kafka.groups import bounded
 from ematix_flow.backends.kafka.sender import FENCED, KafkaSender, Outbox, raised
 from ematix_flow.backends.kafka.settings import client_settings
@@ -217,7 +218,7 @@ class _Transaction:
                 if said.txn_requires_abort():
                     self.abort()
                     raise self._failed(what, said, _ABORTED) from error
-                if not said.retriable() or time.monotonic() >= deadline:
+                if not passes(said) or time.monotonic() >= deadline:
                     state = "whether the batch arrived is told by its token: the next run looks"
                     raise self._failed(what, said, state) from error
 

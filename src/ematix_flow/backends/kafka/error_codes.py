@@ -1,0 +1,102 @@
+"""Which errors of Kafka and of librdkafka pass by themselves, so that asking again is all there is to do.
+
+The broker's are those that Kafka's own clients retry, and a few more that a broker answers while it starts,
+stops or hands over. Whoever meets one asks again for `PATIENCE_SECONDS`. A topic that is not there is none of
+them: it has its own error, as has an offset that is out of range.
+"""
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaError
+
+PATIENCE_SECONDS = 60.0
+
+# No broker answers: who only asks says so sooner than who waits for messages.
+AWAY = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._FAIL,
+    }
+)
+MISSING = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC}
+)
+OUT_OF_RANGE = frozenset(
+    {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION}
+)
+COORDINATOR = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError._WAIT_COORD,
+    }
+)
+PASSING = (
+    AWAY
+    | COORDINATOR
+    | {
+        # a leader that moves, or is not known to all yet
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
+        KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.REASSIGNMENT_IN_PROGRESS,
+        KafkaError.UNKNOWN_TOPIC_ID,
+        KafkaError.INCONSISTENT_TOPIC_ID,
+        # a broker that starts, stops, is fenced off or has too much to do
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.LISTENER_NOT_FOUND,
+        KafkaError.STALE_BROKER_EPOCH,
+        KafkaError.STALE_CTRL_EPOCH,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
+        KafkaError.REBOOTSTRAP_REQUIRED,
+        KafkaError.UNKNOWN_CONTROLLER_ID,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        # a session of fetches that the broker has forgotten; the next fetch begins another
+        KafkaError.FETCH_SESSION_ID_NOT_FOUND,
+        KafkaError.INVALID_FETCH_SESSION_EPOCH,
+        KafkaError.SHARE_SESSION_NOT_FOUND,
+        KafkaError.INVALID_SHARE_SESSION_EPOCH,
+        KafkaError.SHARE_SESSION_LIMIT_REACHED,
+        KafkaError.INVALID_MSG,  # its checksum does not fit: damaged on the way
+        # a transaction that ends at this time
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+        # librdkafka itself asks again
+        KafkaError._RETRY,
+        KafkaError._INTR,
+        KafkaError._IN_PROGRESS,
+        KafkaError._PREV_IN_PROGRESS,
+        KafkaError._WAIT_CACHE,
+        KafkaError._NODE_UPDATE,
+        KafkaError._UNKNOWN_BROKER,
+        KafkaError._DESTROY_BROKER,
+        KafkaError._OUTDATED,
+        KafkaError._ISR_INSUFF,
+        KafkaError._QUEUE_FULL,
+    }
+)
+
+
+def passes(error: KafkaError) -> bool:
+    """Whether the same request may well succeed in a while."""
+    return not error.fatal() and (error.retriable() or error.code() in PASSING)
+
+
+def is_away(error: KafkaError) -> bool:
+    """Whether it says that no broker answers."""
+    return error.code() in AWAY
