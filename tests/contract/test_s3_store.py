@@ -17,7 +17,8 @@ import pytest
 
 from ematix_flow.backends.stores import s3 as s3_store
 from ematix_flow.backends.stores import s3_client, s3_leases
-from ematix_flow.backends.stores.s3 import S3Store
+from ematix_flow.backends.stores.objects_s3 import S3Objects
+from ematix_flow.backends.stores.s3 import HIDDEN, S3Store
 from ematix_flow.errors import CannotConnect, PipelineLocked, TargetFailed
 from ematix_flow.spec.connections import ObjectStoreS3Connection
 from tests.services.s3 import S3Server, running_server
@@ -169,6 +170,37 @@ def test_a_creation_whose_answer_was_lost_is_ours(s3: S3Server, s3_bucket: str, 
     assert fault.met == 1
     with pytest.raises(FileExistsError):
         store.create("commit", "mine")
+
+
+def write_on_conditions(there: ObjectStoreS3Connection) -> None:
+    """Everything that is written to a bucket on a condition, the probe of a new place included."""
+    store = S3Store(there)
+    with store.lock("p", "t", uuid.uuid4()), store.table_lock("shop/orders"):
+        store.require_held()
+        store.create("commit", "mine")
+    with pytest.raises(FileExistsError):
+        store.create("commit", "another's")
+    objects = S3Objects(there)
+    assert objects.create("run", {"state": "running"})
+    first = objects.read("run")
+    assert first is not None and objects.replace("run", {"state": "done"}, first.tag)
+    assert not objects.create("run", {"state": "running"})
+    assert not objects.replace("run", {"state": "lost"}, first.tag)
+    assert store.names(f"{HIDDEN}/locks") == []
+
+
+def test_every_conditional_write_whose_answer_was_lost_is_known_as_our_own(
+    s3: S3Server, s3_bucket: str, proxy: S3Proxy
+) -> None:
+    conditions = ("if-none-match", "if-match")
+    write_on_conditions(connection(s3, s3_bucket, endpoint=proxy.endpoint, prefix="none-lost"))
+    count = sum(bool(headers.keys() & set(conditions)) for headers in proxy.headers)
+    assert count > 10
+    for number in range(count):
+        there = connection(s3, s3_bucket, endpoint=proxy.endpoint, prefix=f"lost-{number}")
+        with proxy.failing(500, times=1, after=True, headers=conditions, passed=number) as fault:
+            write_on_conditions(there)
+        assert fault.met == 1
 
 
 def test_a_server_that_only_fails_is_named_with_its_answer(

@@ -25,6 +25,9 @@ _NOT_PASSED_ON = ("connection", "expect", "transfer-encoding", "keep-alive")
 class Fault:
     """What happens to the next ``times`` requests that match; ``then`` runs before the first of them fails.
 
+    ``headers`` are names in lower case of which a request must have one; the first ``passed`` that match
+    pass.
+
     ``status`` is answered instead of asking the server; None cuts the connection. With ``after`` the
     server gets the request, and only its answer is lost.
     """
@@ -35,13 +38,20 @@ class Fault:
     path: str = ".*"
     after: bool = False
     then: Callable[[], None] | None = None
+    headers: tuple[str, ...] = ()
+    passed: int = 0
     met: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def meets(self, method: str, path: str) -> bool:
+    def meets(self, method: str, path: str, headers: dict[str, str]) -> bool:
         if not (re.fullmatch(self.method, method) and re.search(self.path, path)):
             return False
+        if self.headers and not headers.keys() & set(self.headers):
+            return False
         with self.lock:
+            if self.passed:
+                self.passed -= 1
+                return False
             if self.met >= self.times:
                 return False
             self.met += 1
@@ -86,17 +96,19 @@ class S3Proxy:
         path: str = ".*",
         after: bool = False,
         then: Callable[[], None] | None = None,
+        headers: tuple[str, ...] = (),
+        passed: int = 0,
     ) -> Iterator[Fault]:
         """Fail matching requests while the block runs."""
-        fault = Fault(status, times, method, path, after, then)
+        fault = Fault(status, times, method, path, after, then, headers, passed)
         self._faults.append(fault)
         try:
             yield fault
         finally:
             self._faults.remove(fault)
 
-    def fault_for(self, method: str, path: str) -> Fault | None:
-        return next((fault for fault in list(self._faults) if fault.meets(method, path)), None)
+    def fault_for(self, method: str, path: str, headers: dict[str, str]) -> Fault | None:
+        return next((fault for fault in list(self._faults) if fault.meets(method, path, headers)), None)
 
     def close(self) -> None:
         self._server.shutdown()
@@ -120,9 +132,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _pass_on(self) -> None:
         self.proxy.requests.append((self.command, self.path))
-        self.proxy.headers.append({name.lower(): value for name, value in self.headers.items()})
+        told = {name.lower(): value for name, value in self.headers.items()}
+        self.proxy.headers.append(told)
         body = self._body()
-        fault = self.proxy.fault_for(self.command, self.path)
+        fault = self.proxy.fault_for(self.command, self.path, told)
         if fault is not None and not fault.after:
             self._fail(fault)
             return

@@ -166,28 +166,32 @@ class S3Store(Store):
     # -------------------------------------------------------------- writing
 
     def create(self, path: str, text: str) -> None:
+        self.require_conditions()
+        with understood(self.connection, f"to write {self.uri(path)}"):
+            self._create(self.key(path), text.encode())
+
+    def _create(self, key: str, body: bytes) -> None:
+        """FileExistsError when another was first. Each write carries a name, by which we know our own."""
         from botocore.exceptions import ClientError
 
-        self.require_conditions()
-        writer, key = uuid.uuid4().hex, self.key(path)
-        request: dict[str, Any] = {"Body": text.encode(), "Metadata": {_WRITER: writer}}
-        with understood(self.connection, f"to write {self.uri(path)}"):
-            for attempt in range(_CREATE_TRIES):
-                try:
-                    self._client.put_object(**self._at(key), IfNoneMatch="*", **request)
+        writer = uuid.uuid4().hex
+        request: dict[str, Any] = {"Body": body, "Metadata": {_WRITER: writer}}
+        for attempt in range(_CREATE_TRIES):
+            try:
+                self._client.put_object(**self._at(key), IfNoneMatch="*", **request)
+                return
+            except ClientError as error:
+                if not is_condition(error):
+                    raise
+                # a write whose answer was lost is tried again by the client, and then refused
+                there = self._writer(key)
+                if there == writer:
                     return
-                except ClientError as error:
-                    if not is_condition(error):
-                        raise
-                    # a write whose answer was lost is tried again by the client, and then refused
-                    there = self._writer(key)
-                    if there == writer:
-                        return
-                    if there is not None:
-                        raise FileExistsError(self.uri(path)) from error
-                    if attempt == _CREATE_TRIES - 1:
-                        raise
-                time.sleep(min(0.2 * 2**attempt, 5.0))  # another write of it, maybe our own, is under way
+                if there is not None:
+                    raise FileExistsError(f"s3a://{self.connection.bucket}/{key}") from error
+                if attempt == _CREATE_TRIES - 1:
+                    raise
+            time.sleep(min(0.2 * 2**attempt, 5.0))  # another write of it, maybe our own, is under way
 
     def put(self, path: str, text: str) -> None:
         """Write a small file, whatever is there: for names that nobody else uses."""
@@ -371,7 +375,7 @@ class S3Store(Store):
             return
         key = self.key(f"{HIDDEN}/locks/probe-{uuid.uuid4().hex}")
         with understood(self.connection, "to write", reaching=True):
-            self._client.put_object(**self._at(key), Body=b"1", IfNoneMatch="*")
+            self._create(key, b"1")
             try:
                 second = self._let_in(key, IfNoneMatch="*")
                 stale = self._let_in(key, IfMatch='"0123456789abcdef0123456789abcdef"')
