@@ -57,6 +57,8 @@ def _cast(array: pa.Array, column: ColumnSpec, offset: int) -> pa.Array:
             return json_texts(array)
         if t.is_timestamp(array.type) and t.is_timestamp(wanted):
             return _timestamp(array, wanted)
+        if t.is_timestamp(array.type) and t.is_date(wanted):
+            return _date(array, column, offset)
         if t.is_decimal(wanted) and (t.is_integer(array.type) or t.is_floating(array.type)):
             return _decimal(array, column.type)
         if t.is_float32(wanted) and t.is_float64(array.type):
@@ -90,6 +92,25 @@ def _timestamp(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if (array.type.tz is None) == (wanted.tz is None):
         return array.cast(wanted, safe=True)
     return array.cast(pa.timestamp("us", tz=array.type.tz), safe=True).cast(pa.int64()).cast(wanted)
+
+
+def _date(array: pa.Array, column: ColumnSpec, offset: int) -> pa.Array:
+    """The day of a time at midnight, of one with a zone in UTC. Arrow's own cast would cut the time off."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    naive = array.cast(pa.timestamp(array.type.unit))
+    days = naive.cast(pa.date32())
+    later = pc.not_equal(days.cast(pa.timestamp("s")), naive)
+    if pc.any(later).as_py():
+        _reject(
+            column,
+            array,
+            later.fill_null(False),
+            offset,
+            f"has a time of day, and the column is {column.type}",
+        )
+    return days
 
 
 def _decimal(array: pa.Array, data_type: DataType) -> pa.Array:

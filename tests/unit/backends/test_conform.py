@@ -44,6 +44,15 @@ def numeric(precision: int, scale: int) -> DataType:
         (pa.array([7]), numeric(10, 4), [Decimal("7")]),
         (pa.array([0, 1, None]), DataType("boolean"), [False, True, None]),
         (pa.array(["2026-01-02"]), DataType("date"), [dt.date(2026, 1, 2)]),
+        *(
+            (
+                pa.array([dt.datetime(1960, 1, 2), None], pa.timestamp(unit, zone)),
+                DataType("date"),
+                [dt.date(1960, 1, 2), None],
+            )
+            for unit in ("s", "ms", "us", "ns")
+            for zone in (None, "UTC", "Europe/Berlin")
+        ),
         (
             pa.array([dt.datetime(2026, 1, 2, 3)]),
             DataType("timestamp_tz"),
@@ -86,6 +95,16 @@ def test_a_value_that_fits_arrives_unchanged(
         (pa.array([0.5, None, 1e300]), DataType("float"), r"row 3 .*1e\+300 does not fit Float"),
         (pa.array(["31.12.2026"]), DataType("date"), "does not fit Date"),
         (pa.array([1], pa.timestamp("ns")), DataType("timestamp"), "does not fit Timestamp"),
+        *(
+            (
+                pa.array([None, dt.datetime(1960, 1, 2), value], pa.timestamp("us", zone)),
+                DataType("date"),
+                "row 3 .* has a time of day",
+            )
+            for value in (dt.datetime(1960, 1, 2, 0, 0, 0, 1), dt.datetime(9999, 12, 31, 23))
+            for zone in (None, "UTC")
+        ),
+        (pa.array([1], pa.timestamp("ns")), DataType("date"), "has a time of day"),
     ],
 )
 def test_a_value_that_does_not_fit_is_named(array: pa.Array, data_type: DataType, words: str) -> None:
