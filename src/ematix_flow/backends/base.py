@@ -415,6 +415,18 @@ class Backend(ABC):
     def identity(self) -> str:
         """Equal for two connections exactly when they reach the same database."""
 
+    def is_same_database(self, other: Backend) -> bool:
+        """Whether the two connections reach one database now."""
+        return self.identity() == other.identity()
+
+    def query_context(self) -> Mapping[str, str]:
+        """What of this connection, beyond its database, decides which rows a query yields.
+
+        Names in words (``default database``, ``user``) with their values. Two connections to one database
+        with equal contexts answer every query alike.
+        """
+        return {}
+
     def source(self) -> BatchSource | SparkSource | None:
         return None
 

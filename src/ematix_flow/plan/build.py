@@ -32,6 +32,7 @@ from ematix_flow.plan.definition import (
     TransformRows,
 )
 from ematix_flow.plan.drift import judge_drift
+from ematix_flow.plan.endpoints import compare_endpoints
 from ematix_flow.plan.fanout import Between, choose_paths, share_read
 from ematix_flow.plan.matching import keeping_marks, resolve_matching
 from ematix_flow.plan.paths import derive_guarantee
@@ -72,8 +73,7 @@ def build_plan(
 class _Source:
     """The source as described, shared by all targets of the pipeline."""
 
-    kind: str
-    identity: str
+    backend: Backend
     reader: BatchSource | SparkSource
     sql: str
     column_map: Mapping[str, str]
@@ -102,7 +102,7 @@ def _build(declared: DeclaredPipeline, world: World, cores: int, without: Collec
     else:
         columns = reader.describe(sql)
     _refuse_repeated(columns, spec)
-    source = _Source(backend.kind, backend.identity(), reader, sql, asked.column_map, columns)
+    source = _Source(backend, reader, sql, asked.column_map, columns)
     wanted = [target for target in spec.targets if target.label not in without]
     paths = choose_paths(spec, [_between(spec, target, source, world) for target in wanted])
     targets = tuple(
@@ -136,7 +136,7 @@ def _between(spec: PipelineSpec, target: TargetSpec, source: _Source, world: Wor
     source = source.seen_by(target)
     table = target.table or _inferred_table(target, source.columns)
     return Between(
-        same_database=backend.capabilities.same_db and source.identity == backend.identity(),
+        endpoints=compare_endpoints(source.backend, backend),
         native_source=isinstance(source.reader, SparkSource),
         computes=_what_is_computed(spec, table, source.column_map),
         target=backend.capabilities,

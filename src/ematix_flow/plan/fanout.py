@@ -11,6 +11,7 @@ from ematix_flow.backends.base import Query
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.errors import PlanError
 from ematix_flow.plan.definition import Choice, CopyRows, SharedRead, Stage, TargetPlan, TransformRows
+from ematix_flow.plan.endpoints import Endpoints
 from ematix_flow.plan.paths import choose_path
 from ematix_flow.plan.tuning import value
 from ematix_flow.spec.pipelines import PipelineSpec
@@ -23,7 +24,7 @@ ONE_READ = "several targets: one read of the source feeds all"
 class Between:
     """What lies between the source and one target. ``computes`` says in words what must be computed."""
 
-    same_database: bool
+    endpoints: Endpoints
     native_source: bool
     computes: str | None
     target: Capabilities
@@ -31,7 +32,7 @@ class Between:
     def path(self, spec: PipelineSpec) -> Choice:
         return choose_path(
             spec,
-            same_database=self.same_database,
+            endpoints=self.endpoints,
             native_source=self.native_source,
             computes=self.computes,
             target=self.target,
@@ -41,16 +42,18 @@ class Between:
 def choose_paths(spec: PipelineSpec, between: Sequence[Between]) -> tuple[Choice, ...]:
     """Each target's path. With several, they agree on one, so that the source is read once.
 
-    The source's own database keeps the rows to itself only when all targets are in it; Spark computes for
-    all when it must for one.
+    The source's own database keeps the rows to itself only when all targets are in it, on connections that
+    read its SQL alike; Spark computes for all when it must for one.
     """
     chosen = [one.path(spec) for one in between]
     if len(chosen) == 1 or all(choice.value == "same_db" for choice in chosen):
         return tuple(chosen)
     for number, one in enumerate(between):
         if chosen[number].value == "same_db":
-            apart = replace(one, same_database=False).path(spec)
-            chosen[number] = replace(apart, reason=f"{ONE_READ}, and not all are in the source's database")
+            apart = replace(one, endpoints=Endpoints(False)).path(spec)
+            chosen[number] = replace(
+                apart, reason=f"{ONE_READ}, and not all of them can compute the source's SQL themselves"
+            )
     if any(choice.value == "spark" for choice in chosen):
         together = Choice("path", "spark", f"{ONE_READ}, and one of them needs Spark to compute")
         chosen = [together if choice.value == "copy" else choice for choice in chosen]

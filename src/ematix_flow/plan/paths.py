@@ -5,13 +5,14 @@ from __future__ import annotations
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.errors import GuaranteeRefused, Unsupported
 from ematix_flow.plan.definition import Choice
+from ematix_flow.plan.endpoints import Endpoints
 from ematix_flow.spec.pipelines import PipelineSpec
 
 
 def choose_path(
     spec: PipelineSpec,
     *,
-    same_database: bool,
+    endpoints: Endpoints,
     native_source: bool,
     computes: str | None,
     target: Capabilities,
@@ -19,29 +20,29 @@ def choose_path(
     """``computes`` says in words what must be computed between source and target, or is None."""
     forced = spec.force_path
     if forced == "cross_db":  # the documents' word for everything that is not same_db
-        forced = ("spark" if computes else "copy") if same_database else None
+        forced = ("spark" if computes else "copy") if endpoints.alike else None
     if forced is not None:
-        _check_forced(
-            spec, forced, same_database=same_database, native_source=native_source, computes=computes
-        )
+        _check_forced(spec, forced, endpoints=endpoints, native_source=native_source, computes=computes)
         return Choice("path", forced, f"asked for by force_path={spec.force_path!r}")
-    if same_database and target.same_db:
+    if endpoints.alike and target.same_db:
         return Choice(
             "path", "same_db", "source and target are one database: no row leaves it, Spark is not started"
         )
+    apart = f"{endpoints.why_apart}; " if endpoints.one_database else ""
     if native_source:
         return Choice("path", "spark", "the source is files, which Spark reads and queries itself")
     if computes:
-        return Choice("path", "spark", f"{computes} must be computed between source and target")
-    return Choice("path", "copy", "two systems and nothing to compute: Arrow batches go straight to staging")
+        return Choice("path", "spark", f"{apart}{computes} must be computed between source and target")
+    apart = apart or "two systems and "
+    return Choice("path", "copy", f"{apart}nothing to compute: Arrow batches go straight to staging")
 
 
 def _check_forced(
-    spec: PipelineSpec, forced: str, *, same_database: bool, native_source: bool, computes: str | None
+    spec: PipelineSpec, forced: str, *, endpoints: Endpoints, native_source: bool, computes: str | None
 ) -> None:
     problem = None
-    if forced == "same_db" and not same_database:
-        problem = "source and target are not the same database"
+    if forced == "same_db" and not endpoints.alike:
+        problem = endpoints.why_apart
     elif forced == "copy" and native_source:
         problem = "a file source is read by Spark; there is nothing to copy from"
     elif forced == "copy" and computes:

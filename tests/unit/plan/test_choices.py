@@ -8,6 +8,7 @@ import pytest
 
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.errors import GuaranteeRefused, Unsupported
+from ematix_flow.plan.endpoints import Endpoints
 from ematix_flow.plan.paths import choose_path, derive_guarantee
 from ematix_flow.plan.spark_types import from_spark, to_spark
 from ematix_flow.plan.tuning import Shape, choose, value
@@ -28,7 +29,7 @@ def spec(**options: Any) -> PipelineSpec:
 
 def path(force_path: str | None = None, **facts: Any) -> str:
     known: dict[str, Any] = {
-        "same_database": False,
+        "endpoints": Endpoints(False),
         "native_source": False,
         "computes": None,
         "target": DATABASE,
@@ -37,8 +38,8 @@ def path(force_path: str | None = None, **facts: Any) -> str:
 
 
 def test_one_database_computes_by_itself() -> None:
-    assert path(same_database=True) == "same_db"
-    assert path(same_database=True, computes="normalisation of email") == "same_db"
+    assert path(endpoints=Endpoints(True)) == "same_db"
+    assert path(endpoints=Endpoints(True), computes="normalisation of email") == "same_db"
 
 
 def test_two_systems_copy_unless_something_must_be_computed() -> None:
@@ -48,10 +49,10 @@ def test_two_systems_copy_unless_something_must_be_computed() -> None:
 
 
 def test_a_path_can_be_forced_where_it_is_possible() -> None:
-    assert path("copy", same_database=True) == "copy"
+    assert path("copy", endpoints=Endpoints(True)) == "copy"
     assert path("spark") == "spark"
-    assert path("cross_db", same_database=True) == "copy"
-    assert path("cross_db", same_database=True, computes="x") == "spark"
+    assert path("cross_db", endpoints=Endpoints(True)) == "copy"
+    assert path("cross_db", endpoints=Endpoints(True), computes="x") == "spark"
     assert path("cross_db") == "copy"
 
 

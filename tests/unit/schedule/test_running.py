@@ -23,6 +23,7 @@ from ematix_flow import (
     pk,
     register_connection,
 )
+from ematix_flow.backends.base import BatchSource
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.engine.results import RunResult
 from ematix_flow.errors import (
@@ -390,16 +391,16 @@ def test_an_unforeseen_exception_stops_its_pipeline_and_not_the_others(
     declare("second", mode="truncate")
     from ematix_flow.backends.sqlite.backend import SQLiteBackend
 
-    real = SQLiteBackend.identity
+    real = SQLiteBackend.source
     calls: list[int] = []
 
-    def once(self: SQLiteBackend) -> str:
+    def once(self: SQLiteBackend) -> BatchSource:
         calls.append(1)
         if len(calls) == 1:
             raise KeyError("surprise")
         return real(self)
 
-    monkeypatch.setattr(SQLiteBackend, "identity", once)
+    monkeypatch.setattr(SQLiteBackend, "source", once)
     with run_context() as context:
         outcomes = run_dag(current_registry(), None, context)
     assert [o.status for o in outcomes] == ["failed", "succeeded"]

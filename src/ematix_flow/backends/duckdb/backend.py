@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import duckdb
@@ -46,6 +47,10 @@ class DuckDBBackend(Backend):
 
     def identity(self) -> str:
         return self.file.identity()
+
+    def query_context(self) -> Mapping[str, str]:
+        """Another hard link to the file has another name for the catalog, and another journal."""
+        return {"file": str(self.file.path)}
 
     def source(self) -> BatchSource:
         return DuckDBSource(self.file)

@@ -5,6 +5,7 @@ A snapshot cannot be shared between processes, so a query is one split; DuckDB r
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
@@ -51,7 +52,8 @@ class DuckDBSource(BatchSource):
         self, query: Query, wanted: Mapping[str, DataType], parallelism: int
     ) -> Iterator[Sequence[Split]]:
         dialect = DuckDBDialect(catalog_name(self.file.path))
-        yield [DuckDBSplit(self.file, restrict(one_statement(query.sql, self.dialect), query.range, dialect))]
+        sql = restrict(one_statement(query.sql, self.dialect), query.range, dialect)
+        yield [DuckDBSplit(self.file, sql, os.getcwd())]
 
     def _asked(self) -> AbstractContextManager[None]:
         return failing_as(lambda error: source_error(error, self.file))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,14 +26,20 @@ _BATCH_ROWS = 32_768
 
 @dataclass(frozen=True)
 class DuckDBSplit:
-    """A whole query, kept to its range."""
+    """A whole query, kept to its range.
+
+    ``folder`` is where the driver works: a relative path in the SQL, as in ``read_csv('orders.csv')``, counts
+    from there, on every path.
+    """
 
     file: DatabaseFile
     sql: str
+    folder: str
 
     def read(self) -> Iterator[pa.RecordBatch]:
         self.file.require_existing()
         with (
+            _working_in(self.folder),
             connected(self.file, write=False) as connection,
             failing_as(lambda error: source_error(error, self.file)),
         ):
@@ -48,6 +56,20 @@ class DuckDBSplit:
                 _refuse_infinite(batch, offset)
                 offset += batch.num_rows
                 yield batch
+
+
+@contextmanager
+def _working_in(folder: str) -> Iterator[None]:
+    """A task has its process to itself. An executor that has no such folder stays where it is."""
+    before = os.getcwd()
+    if folder == before or not os.path.isdir(folder):
+        yield
+        return
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def described(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[SourceColumn, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.backends.mysql.address import address_of
 from ematix_flow.backends.mysql.connection import DriverError, connected
+from ematix_flow.backends.mysql.context import query_context, reach_one_server
 from ematix_flow.backends.mysql.dialect import MySQLDialect
 from ematix_flow.backends.mysql.failures import source_failure
 from ematix_flow.backends.mysql.server import Server
@@ -48,6 +50,14 @@ class MySQLBackend(Backend):
     def identity(self) -> str:
         """The server: its databases can be joined in one statement, so that they are one to a load."""
         return f"{self.kind}:{self.server.facts.identity}"
+
+    def is_same_database(self, other: Backend) -> bool:
+        if not isinstance(other, MySQLBackend) or not super().is_same_database(other):
+            return False
+        return reach_one_server(self.address, other.address)
+
+    def query_context(self) -> Mapping[str, str]:
+        return query_context(self.address)
 
     def source(self) -> MySQLSource:
         return self._source

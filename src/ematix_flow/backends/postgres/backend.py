@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
@@ -10,6 +11,7 @@ import psycopg
 from ematix_flow.backends.base import Backend
 from ematix_flow.backends.capabilities import Capabilities
 from ematix_flow.backends.postgres.address import address_of
+from ematix_flow.backends.postgres.context import query_context
 from ematix_flow.backends.postgres.control import control
 from ematix_flow.backends.postgres.describe import prepared
 from ematix_flow.backends.postgres.dialect import MAX_IDENTIFIER_BYTES
@@ -63,6 +65,10 @@ class PostgresBackend(Backend):
                     facts += connection.execute(_CLUSTER).fetchall()[0]
             self._identity = ":".join([self.kind, *facts])
         return self._identity
+
+    def query_context(self) -> Mapping[str, str]:
+        with control(self.address) as connection:
+            return query_context(connection)
 
     def source(self) -> PostgresSource:
         return self._source

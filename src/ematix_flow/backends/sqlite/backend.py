@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from typing import Any
 
 from ematix_flow.backends.base import Backend, BatchSource, Target
@@ -44,6 +45,10 @@ class SQLiteBackend(Backend):
 
     def identity(self) -> str:
         return self.file.identity()
+
+    def query_context(self) -> Mapping[str, str]:
+        """Another hard link to the file has another name for the catalog, and another journal."""
+        return {"file": str(self.file.path)}
 
     def source(self) -> BatchSource:
         return SQLiteSource(self.file)
