@@ -268,16 +268,20 @@ def incoming_of(load: Load, select: exp.Expr) -> Incoming:
 
 
 def applied_of(load: Load, rows_in: int, counts: Mapping[str, int], high: Watermark | None) -> Applied:
-    """Rows that matched and changed nothing are those that were neither inserted nor updated."""
-    written = {"merge": counts["insert"] + counts["update"], "scd2": counts["insert"]}.get(load.mode, rows_in)
     return Applied(
         rows_in=rows_in,
         rows_inserted=counts["insert"],
         rows_updated=counts["update"],
         rows_deleted=counts["delete"],
-        rows_unchanged=max(rows_in - written, 0),
+        rows_unchanged=unchanged_rows(load.mode, rows_in, counts["insert"], counts["update"]),
         watermark=high,
     )
+
+
+def unchanged_rows(mode: str, rows_in: int, inserted: int, updated: int) -> int:
+    """Rows that matched and changed nothing are those that were neither inserted nor updated."""
+    written = {"merge": inserted + updated, "scd2": inserted}.get(mode, rows_in)
+    return max(rows_in - written, 0)
 
 
 def require_staged(load: Load, rows: int, staged: int | None) -> None:

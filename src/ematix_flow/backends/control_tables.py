@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from ematix_flow.backends.sql_session import SqlDialect
+from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.sql import column, identifier
@@ -46,6 +47,24 @@ WATERMARKS = TableSpec(
         ColumnSpec("updated_at", MOMENT),
     ),
 )
+
+
+def refuse_control_table(dialect: SqlDialect, table: TableSpec) -> None:
+    """Refuse to load a table that we keep for ourselves, by whichever name this database knows it."""
+    named = dialect.render(dialect.table(table.schema, table.name)).lower()
+    kept = {
+        dialect.render(dialect.table(each.schema, each.name)).lower(): meaning
+        for each, meaning in ((LEDGER, "the ledger of committed batches"), (WATERMARKS, "the watermarks"))
+    }
+    if (table.schema or "").lower() in (CONTROL_SCHEMA, STAGING_SCHEMA):
+        kept.setdefault(named, "its own records")
+    if named in kept:
+        raise SchemaMismatch(
+            f"{table.label} is where ematix-flow keeps {kept[named]}, and no pipeline can load it",
+            where=table.where,
+            state=f"{table.label} is unchanged",
+            next_step="choose another schema or another name for the table",
+        )
 
 
 def control_select(

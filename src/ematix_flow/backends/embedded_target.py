@@ -35,7 +35,8 @@ class EmbeddedTarget(RelationalTarget):
     @contextmanager
     def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
         self.file.require_writable()
-        with hold_file_lock(self.file.beside / "locks", pipeline, target, str(run_id)):
+        folder, database = self.file.beside / "locks", self.file.path.name
+        with hold_file_lock(folder, pipeline, target, str(run_id), database=database):
             yield
 
     def sweep(self, pipeline: str, target: str) -> list[str]:

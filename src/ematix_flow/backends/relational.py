@@ -35,6 +35,7 @@ from ematix_flow.backends.control_tables import (
     WATERMARKS,
     control_forget,
     control_select,
+    refuse_control_table,
 )
 from ematix_flow.backends.planned_changes import (
     created_lines,
@@ -97,6 +98,7 @@ class RelationalTarget(Target):
     def plan_table(
         self, table: TableSpec, live: LiveTable | None, matching: Matching | None = None
     ) -> TablePlan:
+        refuse_control_table(self.dialect, table)
         with self.reading() as session:
             return self._plan(session, table, live, matching)
 

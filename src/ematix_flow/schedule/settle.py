@@ -6,9 +6,12 @@ import datetime as dt
 import logging
 import os
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+from ematix_flow.backends.applying import unchanged_rows
+from ematix_flow.backends.base import LedgerEntry
 from ematix_flow.errors import FlowError
 from ematix_flow.observe.observer import Ending, Observers
 from ematix_flow.plan.world import World
@@ -44,14 +47,16 @@ def settle_interrupted(
     for record in unended:
         if record.run_id == own_run_id or _is_alive(record):
             continue
-        committed = committed_targets(spec, world, record.run_id, record.batch, unreachable)
+        entries = committed_entries(spec, world, record.run_id, record.batch, unreachable)
+        committed, counts = list(entries), _counts(spec, entries, record)
         if len(committed) == len(spec.targets) and not spec.transforms_post:
             reason = COMMITTED
-            run_log.settle(record.run_id, "succeeded", reason)
+            run_log.settle(record.run_id, "succeeded", reason, counts)
         else:
             reason = _interrupted(spec, committed, unreachable)
-            if run_log.settle(record.run_id, "interrupted", reason):
-                died = replace(record, status="interrupted", finished_at=utc_now(), error_message=reason)
+            if run_log.settle(record.run_id, "interrupted", reason, counts):
+                ended = {"finished_at": utc_now(), "error_message": reason, **counts}
+                died = replace(record, status="interrupted", **ended)
                 observers.run_finished(died, Ending(spec.retry.max_attempts, tried_again=True))
         note(f"run {record.run_id[:8]} of {record.started_at:%Y-%m-%d %H:%M:%S} UTC: {reason}")
 
@@ -76,19 +81,59 @@ def committed_targets(
     unreachable: Collection[str] = (),
 ) -> list[str]:
     """The targets whose ledger holds this batch, or one of this run."""
+    return list(committed_entries(spec, world, run_id, batch, unreachable))
+
+
+def committed_entries(
+    spec: PipelineSpec,
+    world: World,
+    run_id: str | None,
+    batch: str | None = None,
+    unreachable: Collection[str] = (),
+) -> dict[str, LedgerEntry]:
+    """By target, what its ledger holds of this run, or else of this batch."""
     asked = [target for target in spec.targets if target.label not in unreachable]
-    return [target.label for target in asked if holds(spec, target, world, run_id, batch)]
+    found = {target.label: _entry(spec, target, world, run_id, batch) for target in asked}
+    return {label: entry for label, entry in found.items() if entry is not None}
 
 
 def holds(
     spec: PipelineSpec, target: TargetSpec, world: World, run_id: str | None, batch: str | None = None
 ) -> bool:
     """Whether the target's ledger holds this batch, or one of this run."""
+    return _entry(spec, target, world, run_id, batch) is not None
+
+
+def _entry(
+    spec: PipelineSpec, target: TargetSpec, world: World, run_id: str | None, batch: str | None
+) -> LedgerEntry | None:
     sink = world.target(target.connection)
-    if run_id is not None and sink.ledger(spec.name, target.label, run_id=run_id, limit=1):
-        return True
+    own = sink.ledger(spec.name, target.label, run_id=run_id, limit=1) if run_id is not None else []
+    if own:
+        return own[0]
     # the batches asked for are recent ones; what is older, the load's own transaction finds
-    return batch is not None and any(e.batch_key == batch for e in sink.ledger(spec.name, target.label))
+    recent = sink.ledger(spec.name, target.label) if batch is not None else []
+    return next((entry for entry in recent if entry.batch_key == batch), None)
+
+
+def _counts(spec: PipelineSpec, entries: Mapping[str, LedgerEntry], record: RunRecord) -> dict[str, Any]:
+    """What a run committed, as it would have recorded it; nothing where an earlier run loaded its batch."""
+    modes = {target.label: target.mode for target in spec.targets}
+    own = {label: entry for label, entry in entries.items() if entry.run_id == record.run_id}
+    if not own:
+        return {}
+    counts: dict[str, Any] = {
+        "rows_read": sum(entry.rows_in for entry in own.values()),
+        "rows_inserted": sum(entry.rows_inserted for entry in own.values()),
+        "rows_updated": sum(entry.rows_updated for entry in own.values()),
+        "rows_deleted": sum(entry.rows_deleted for entry in own.values()),
+        "rows_unchanged": sum(
+            unchanged_rows(modes[label], entry.rows_in, entry.rows_inserted, entry.rows_updated)
+            for label, entry in own.items()
+        ),
+    }
+    first = own.get(spec.targets[0].label)
+    return counts | ({"source_from": first.source_from, "source_to": first.source_to} if first else {})
 
 
 def batch_of(slot: dt.datetime) -> str:
@@ -142,7 +187,8 @@ def slot_is_done(
     try:
         for record in run_log.running(spec.name) if done else ():
             if record.slot == slot and not _is_alive(record):  # it will say so itself
-                run_log.settle(record.run_id, "succeeded", COMMITTED)
+                counts = _counts(spec, committed_entries(spec, world, record.run_id), record)
+                run_log.settle(record.run_id, "succeeded", COMMITTED, counts)
     except FlowError as error:
         _log.warning("that %s of %s is loaded was not recorded: %s", spec.name, slot, error.what)
     return done

@@ -60,12 +60,15 @@ class PipelineLock:
 
 
 @contextmanager
-def hold_file_lock(directory: Path, pipeline: str, target: str, run_id: str) -> Iterator[PipelineLock]:
+def hold_file_lock(
+    directory: Path, pipeline: str, target: str, run_id: str, *, database: str = ""
+) -> Iterator[PipelineLock]:
     """Hold the lock of this pipeline and target while the block runs; PipelineLocked if another does.
 
-    It never waits, and it is not re-entrant: a second holder is refused in the same thread too.
+    ``database`` names which one it is, where several share the directory. It never waits, and it is not
+    re-entrant: a second holder is refused in the same thread too.
     """
-    path = private_directory(directory) / f"{_file_stem(pipeline, target)}.lock"
+    path = private_directory(directory) / f"{_file_stem(pipeline, target, database)}.lock"
     holder_path = path.with_suffix(".holder.json")
     # an instance of its own each time, not tied to a thread: only the kernel decides who holds the lock
     kernel_lock = FileLock(path, timeout=0, thread_local=False, is_singleton=False)
@@ -90,10 +93,11 @@ def hold_file_lock(directory: Path, pipeline: str, target: str, run_id: str) -> 
         kernel_lock.release()
 
 
-def _file_stem(pipeline: str, target: str) -> str:
+def _file_stem(pipeline: str, target: str, database: str) -> str:
     """Readable, valid on every file system, and different for different names."""
     slug = re.sub(r"[^A-Za-z0-9_-]+", "-", pipeline).strip("-")[:60]
-    digest = hashlib.sha256(json.dumps([pipeline, target]).encode("ascii")).hexdigest()[:20]
+    named = [pipeline, target, database] if database else [pipeline, target]
+    digest = hashlib.sha256(json.dumps(named).encode("ascii")).hexdigest()[:20]
     return f"{slug or 'pipeline'}-{digest}"
 
 

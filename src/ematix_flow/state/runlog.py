@@ -116,10 +116,15 @@ class RunLog(ABC):
         faults.point("runlog.before_finish")
         return self._end(run_id, status, values, ("running", "interrupted"))
 
-    def settle(self, run_id: str, status: RunStatus, reason: str) -> bool:
-        """Someone else's word on a run that died: true when it still was ``running`` and now is not."""
+    def settle(
+        self, run_id: str, status: RunStatus, reason: str, counts: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Someone else's word on a run that died: true when it still was ``running`` and now is not.
+
+        ``counts`` are fields of its record, as far as a ledger knows them.
+        """
         check_finished(status)
-        values = {"finished_at": utc_now(), "error_message": shown_text(reason)}
+        values = {"finished_at": utc_now(), "error_message": shown_text(reason), **(counts or {})}
         return self._end(run_id, status, values, ("running",))
 
     @abstractmethod

@@ -18,7 +18,7 @@ from ematix_flow.backends.embedded import (
     sweep_folders,
 )
 from ematix_flow.backends.registry import open_backend
-from ematix_flow.errors import CannotConnect, TargetFailed, Unsupported
+from ematix_flow.errors import CannotConnect, PipelineLocked, TargetFailed, Unsupported
 from ematix_flow.spec.connections import Connection, DuckDBConnection, SQLiteConnection
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -152,3 +152,19 @@ def test_a_sweep_takes_the_pipelines_own_leftovers_and_no_others(tmp_path: Path)
     assert Path(other).exists()
     assert Path(neighbour).exists()
     assert sweep_folders(file, "p", "wh:s.t") == []
+
+
+@KINDS
+def test_two_databases_of_one_folder_do_not_lock_each_other_out(
+    tmp_path: Path, kind: type[SQLiteConnection] | type[DuckDBConnection]
+) -> None:
+    first, second, again = (
+        open_backend(kind(name=name, path=str(tmp_path / f"{name}.db"))).target()
+        for name in ("first", "second", "first")
+    )
+    assert first is not None and second is not None and again is not None
+    with first.lock("load", "wh:s.t", uuid.uuid4()):
+        with second.lock("load", "wh:s.t", uuid.uuid4()):
+            pass
+        with pytest.raises(PipelineLocked), again.lock("load", "wh:s.t", uuid.uuid4()):
+            pass

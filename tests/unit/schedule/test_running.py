@@ -47,6 +47,8 @@ from ematix_flow.observe.listener import Listener
 from ematix_flow.schedule import loading
 from ematix_flow.schedule.context import run_context
 from ematix_flow.schedule.dag import run_dag
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
+from ematix_flow.spec.types import DataType
 from ematix_flow.state.runlog import open_run_log
 
 
@@ -107,6 +109,26 @@ def test_a_run_log_that_breaks_meanwhile_stops_no_run(database: Path) -> None:
         (outcome,) = run_dag(current_registry(), [load.name], context)
     assert outcome.status == "succeeded" and outcome.result is not None
     assert "whether an earlier run was interrupted is not known" in outcome.result.notes[0]
+
+
+@pytest.mark.parametrize("mode", ["append", "truncate", "merge", "scd2"])
+@pytest.mark.parametrize(
+    ("schema", "name", "meaning"),
+    [
+        ("ematix_flow", "ledger", "the ledger of committed batches"),
+        ("Ematix_Flow", "Ledger", "the ledger of committed batches"),
+        (None, "ematix_flow__ledger", "the ledger of committed batches"),  # its name in SQLite
+        ("ematix_flow", "watermarks", "the watermarks"),
+        ("ematix_flow_staging", "mine", "its own records"),
+    ],
+)
+def test_a_table_that_the_product_keeps_for_itself_is_refused_by_what_it_is(
+    database: Path, schema: str | None, name: str, meaning: str, mode: str
+) -> None:
+    declare().sync()  # so that ledger and watermarks are there
+    table = TableSpec(schema, name, (ColumnSpec("id", DataType("big_int"), primary_key=True),))
+    with pytest.raises(SchemaMismatch, match=f"ematix-flow keeps {meaning}"):
+        declare("own", "SELECT id FROM raw_people", target=table, mode=mode).sync()
 
 
 def test_calling_the_pipeline_runs_it(database: Path) -> None:
