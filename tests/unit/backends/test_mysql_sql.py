@@ -99,7 +99,8 @@ def test_updates_and_deletes_are_joined():
     )
     delete = DIALECT.delete_from(target, source, {"id": "id"}, None)
     assert DIALECT.render(delete) == (
-        "DELETE `t` FROM `shop`.`orders` AS `t` INNER JOIN `st`.`w` AS `s` ON `t`.`id` = `s`.`id`"
+        "DELETE `shop`.`orders` FROM `shop`.`orders` INNER JOIN `st`.`w` AS `_ematix_gone`"
+        " ON `shop`.`orders`.`id` = `_ematix_gone`.`id`"
     )
 
 

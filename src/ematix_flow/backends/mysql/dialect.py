@@ -50,6 +50,7 @@ _NAMED = re.compile(r"([a-z]+)(?:\((\d+)(?:,\s*(\d+))?\))?(.*)")
 _TEXTS = ("text", "string")
 _JSONS = ("json", "jsonb")
 _LONGEST_VARCHAR = 16_383
+_GONE = "_ematix_gone"  # alias of the rows that say what is deleted; no table is called so
 
 
 class Spelling(Protocol):
@@ -254,13 +255,21 @@ class MySQLDialect(SqlDialect):
     def delete_from(
         self, target: exp.Table, source: exp.Table, on: Mapping[str, str], condition: exp.Expr | None
     ) -> exp.Expr:
+        """By the table's full name: an alias here needs a default database, which a url may not name."""
+        own = {"table": target.this, "db": target.args.get("db")}
         matches: list[exp.Expr] = [
-            exp.EQ(this=column(mine, "t"), expression=column(theirs, "s")) for mine, theirs in on.items()
+            exp.EQ(this=exp.Column(this=identifier(mine), **own).copy(), expression=column(theirs, _GONE))
+            for mine, theirs in on.items()
         ]
         if condition is not None:
-            matches.append(condition)
-        gone = exp.Table(this=identifier("t"))
-        return exp.Delete(tables=[gone], this=_joined(target, source, exp.and_(*matches)))
+            matches.append(condition.transform(_from_gone))
+        both = target.copy()
+        both.set("joins", [exp.Join(this=aliased(source, _GONE), kind="INNER", on=exp.and_(*matches))])
+        return exp.Delete(tables=[target.copy()], this=both)
+
+
+def _from_gone(node: exp.Expr) -> exp.Expr:
+    return column(node.name, _GONE) if isinstance(node, exp.Column) and node.table == "s" else node
 
 
 def _joined(target: exp.Table, source: exp.Table, condition: exp.Expr) -> exp.Table:

@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from ematix_flow.backends import held_sessions
+from ematix_flow.backends.held_sessions import HeldSession, session_name
 from ematix_flow.backends.mysql.address import APPLICATION, Address
 from ematix_flow.backends.mysql.session import MySQLSession, open_session
 from ematix_flow.errors import FlowError, PipelineLocked
@@ -25,13 +27,18 @@ def lock_name(pipeline: str, target: str) -> str:
 
 
 @contextmanager
-def pipeline_lock(address: Address, pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[MySQLSession]:
+def pipeline_lock(
+    address: Address, pipeline: str, target: str, run_id: uuid.UUID
+) -> Iterator[HeldSession[MySQLSession]]:
     """Hold the lock; the session that holds it is given, so that the load can commit in it."""
     name = lock_name(pipeline, target)
-    with open_session(address, program=f"{APPLICATION} run {str(run_id)[:8]}") as session:
+    with open_session(address, program=session_name(APPLICATION, run_id)) as session:
         if session.fetch("SELECT GET_LOCK(%(name)s, 0)", {"name": name})[0][0] != 1:
             raise _locked(session, name, pipeline, target)
-        yield session
+        session.execute(f"SET SESSION wait_timeout = {int(held_sessions.LEASE_SECONDS)}")
+        held = HeldSession(session)
+        with held.keep_alive(lambda: session.fetch("SELECT 1")):
+            yield held
         # closed, the server would free it some time later, and refuse a run that follows at once
         with suppress(FlowError):  # a connection that is gone frees it too
             session.fetch("SELECT RELEASE_LOCK(%(name)s)", {"name": name})
@@ -44,7 +51,10 @@ def _locked(session: MySQLSession, name: str, pipeline: str, target: str) -> Pip
     if holder is not None:
         who = _who(session, int(holder))
         state = f"it is held by {who}server session {holder}; {state}"
-        step += f"; if it is dead:  KILL {holder}"
+        step += (
+            "; if its process is gone, the server ends the session "
+            f"{held_sessions.LEASE_SECONDS} s after its last heartbeat, or at once with  KILL {holder}"
+        )
     return PipelineLocked(f"pipeline {pipeline!r} is already loading {target}", state=state, next_step=step)
 
 

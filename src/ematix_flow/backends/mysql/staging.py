@@ -1,6 +1,7 @@
 """Staging: one table an attempt, written by tasks with LOAD DATA from memory, part by part.
 
-The table's columns are numbered, so that no name of the user's reaches the statement. Each row carries the
+The table's columns are numbered; only a name that begins with a space is kept, since MySQL drops the space
+from an alias. Each row carries the
 number of its part: what an attempt wrote whose message never arrived is there and is never read. Where
 the server forbids LOAD DATA LOCAL, the same rows go as INSERTs of many rows.
 """
@@ -58,7 +59,7 @@ class MySQLStaging:
         name = f"{_quoted(self.database)}.{_quoted(self.table)}"
         targets, sets = [], []
         for index, field in enumerate(self.schema):
-            column = _quoted(f"c{index}")
+            column = _quoted(staging_column(index, field.name))
             if self.kinds.get(field.name) == "bytes":
                 targets.append(f"@b{index}")
                 sets.append(f"{column} = UNHEX(@b{index})")
@@ -99,7 +100,12 @@ class MySQLStaging:
         return TargetFailed(f"the server took {loaded:,} of {sent:,} rows into staging", state=UNCHANGED)
 
     def _names(self) -> dict[str, str]:
-        return {f"c{i}": name for i, name in enumerate(self.schema.names)}
+        return {staging_column(i, name): name for i, name in enumerate(self.schema.names)}
+
+
+def staging_column(index: int, name: str) -> str:
+    """What the column is called in staging."""
+    return name if name.startswith(" ") else f"c{index}"
 
 
 class _Flow:

@@ -11,7 +11,7 @@ from ematix_flow.backends.base import Load, StagedRows
 from ematix_flow.backends.control_tables import STAGING_SCHEMA
 from ematix_flow.backends.mysql.address import Address
 from ematix_flow.backends.mysql.dialect import MySQLDialect
-from ematix_flow.backends.mysql.staging import PART, MySQLStaging
+from ematix_flow.backends.mysql.staging import PART, MySQLStaging, staging_column
 from ematix_flow.backends.mysql.tables import ending, row_number
 from ematix_flow.spec.naming import distinct_name, part_number
 from ematix_flow.spec.tables import TableSpec
@@ -46,7 +46,7 @@ def create_staging_sql(staging: MySQLStaging, table: TableSpec, dialect: MySQLDi
     lines = []
     for index, item in enumerate(table.columns):
         stored = DataType("text") if item.type.kind in _DOCUMENTS else item.type
-        lines.append(f"{dialect.quote(f'c{index}')} {dialect.native_type(stored)}")
+        lines.append(f"{dialect.quote(staging_column(index, item.name))} {dialect.native_type(stored)}")
     lines.append(f"{dialect.quote(PART)} BIGINT NOT NULL")
     columns = ", ".join(lines) + row_number(dialect)
     return f"CREATE TABLE {staging_name(staging.table, dialect)} ({columns}){ending(dialect)}"
@@ -61,10 +61,12 @@ def staged_rows(rows: StagedRows, table: TableSpec, dialect: MySQLDialect) -> ex
     assert isinstance(rows.staging, MySQLStaging)
     selected: list[exp.Expr] = []
     for index, item in enumerate(table.columns):
-        value: exp.Expr = column(f"c{index}")
+        staged = staging_column(index, item.name)
+        value: exp.Expr = column(staged)
         if item.type.kind in _DOCUMENTS and not dialect.is_mariadb:
             value = exp.cast(value, "JSON", dialect=dialect.name)
-        selected.append(exp.alias_(value, item.name, quoted=True))
+        is_named = staged == item.name and isinstance(value, exp.Column)
+        selected.append(value if is_named else exp.alias_(value, item.name, quoted=True))
     select = exp.select(*selected).from_(dialect.table(STAGING_SCHEMA, rows.staging.table))
     numbers: list[exp.Expr] = [exp.Literal.number(part_number(p.part)) for p in rows.parts if p.rows]
     if not numbers:

@@ -8,7 +8,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -27,6 +27,7 @@ from ematix_flow.backends.base import (
     TablePlan,
 )
 from ematix_flow.backends.control_tables import CONTROL_SCHEMA, LEDGER, STAGING_SCHEMA, WATERMARKS
+from ematix_flow.backends.held_sessions import HeldSession
 from ematix_flow.backends.mysql.catalog import collations, live_table
 from ematix_flow.backends.mysql.dialect import MySQLDialect
 from ematix_flow.backends.mysql.exact import exact_select
@@ -83,7 +84,7 @@ class MySQLTarget(RelationalTarget):
         self.server = server
         self.address = server.address
         self.dialect = dialect
-        self._locked: dict[tuple[str, str], MySQLSession] = {}
+        self._locked: dict[tuple[str, str], HeldSession[MySQLSession]] = {}
 
     def session(self) -> AbstractContextManager[MySQLSession]:
         return open_session(self.address)
@@ -99,8 +100,8 @@ class MySQLTarget(RelationalTarget):
     @contextmanager
     def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
         key = (pipeline, self._here(target))
-        with pipeline_lock(self.address, *key, run_id) as session:
-            self._locked[key] = session
+        with pipeline_lock(self.address, *key, run_id) as held:
+            self._locked[key] = held
             try:
                 yield
             finally:
@@ -248,7 +249,7 @@ class MySQLTarget(RelationalTarget):
 
     def apply_session(self, load: Load) -> AbstractContextManager[SqlSession]:
         held = self._locked.get((load.pipeline, load.target))
-        return nullcontext(held) if held is not None else self.session()
+        return held.use() if held is not None else self.session()
 
     def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:
         """A transaction that another session got in the way of is rolled back and tried again."""
@@ -259,9 +260,29 @@ class MySQLTarget(RelationalTarget):
             return _retried(lambda: super(MySQLTarget, self).apply(known, rows))
         except FlowError as error:
             blamed = blamed_on_source(error) if isinstance(rows, SameDatabaseRows) else None
+            raised = error if blamed is None else blamed
+            raised.state = self._state_after(known, raised.state)
             if blamed is not None:
                 raise blamed from error.__cause__
             raise
+
+    def _state_after(self, load: Load, state: str | None) -> str | None:
+        """What a failed load leaves: MySQL commits each change of a table at once, and undoes none."""
+        planned = () if load.dry_run else load.changes.changes
+        if not planned or (state is not None and "unchanged" not in state):
+            return state
+        try:
+            with self.session() as session:
+                live = self.live_columns(session, load.table)
+                left = self._plan(session, load.table, live, load.matching).changes
+        except FlowError:
+            return f"no row was loaded; whether {load.table.label} was changed could not be asked"
+        needed = {(change.action, change.subject) for change in left}
+        made = [change for change in planned if (change.action, change.subject) not in needed]
+        if not made:
+            return state
+        told = ", ".join(f"{change.action.replace('_', ' ')} {change.subject}" for change in made)
+        return f"no row was loaded; MySQL had committed these changes by then, and they stay: {told}"
 
     def _exactly(self, load: Load, rows: SameDatabaseRows) -> SameDatabaseRows:
         with self.apply_session(load) as session:

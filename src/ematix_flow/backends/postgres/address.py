@@ -33,7 +33,7 @@ _SETTINGS = {
     "standard_conforming_strings": "on",
     "idle_in_transaction_session_timeout": "0",
 }
-_IDLE_TIMEOUT_SINCE = 140000
+IDLE_TIMEOUT_SINCE = 140000
 _AUTHORITIES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -101,7 +101,7 @@ def address_of(connection: PostgresConnection) -> Address:
 
 def settings(server_version: int) -> dict[str, str]:
     """What every session of ours sets."""
-    return _SETTINGS | ({"idle_session_timeout": "0"} if server_version >= _IDLE_TIMEOUT_SINCE else {})
+    return _SETTINGS | ({"idle_session_timeout": "0"} if server_version >= IDLE_TIMEOUT_SINCE else {})
 
 
 def cannot_connect(address: Address, error: Exception) -> CannotConnect:

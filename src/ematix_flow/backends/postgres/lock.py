@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
-from ematix_flow.backends.postgres.address import APPLICATION, Address
+from ematix_flow.backends import held_sessions
+from ematix_flow.backends.held_sessions import HeldSession, process_is_gone, session_name
+from ematix_flow.backends.postgres.address import APPLICATION, IDLE_TIMEOUT_SINCE, Address
 from ematix_flow.backends.postgres.session import PostgresSession, open_session
 from ematix_flow.errors import FlowError, PipelineLocked
 
+_log = logging.getLogger(__name__)
+_ENDING_SECONDS = 10.0  # that a server takes at most to end a session
+_PAUSE_SECONDS = 0.05
+_TERMINATE = """
+SELECT pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity
+WHERE pid = %(pid)s AND application_name = %(name)s
+"""
 _HOLDER = """
 SELECT l.pid, a.application_name, host(a.client_addr), a.usename,
        to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC'
@@ -31,22 +43,65 @@ def lock_key(pipeline: str, target: str) -> int:
 @contextmanager
 def pipeline_lock(
     address: Address, pipeline: str, target: str, run_id: uuid.UUID
-) -> Iterator[PostgresSession]:
+) -> Iterator[HeldSession[PostgresSession]]:
     """Hold the lock; the session that holds it is given, so that the load can commit in it."""
     key = lock_key(pipeline, target)
-    name = f"{APPLICATION} run {str(run_id)[:8]}"
-    with open_session(address, application_name=name) as session:
-        if not session.fetch("SELECT pg_try_advisory_lock(%(key)s)", {"key": key})[0][0]:
+    with open_session(address, application_name=session_name(APPLICATION, run_id)) as session:
+        if not _take(session, key) and not (_end_dead_holder(session, key) and _take_soon(session, key)):
             raise _locked(session, key, pipeline, target)
-        yield session
+        _set_lease(session)
+        held = HeldSession(session)
+        with held.keep_alive(lambda: session.fetch("SELECT 1")):
+            yield held
         # closed, the server would free it some time later, and refuse a run that follows at once
         with suppress(FlowError):  # a connection that is gone frees it too
             session.fetch("SELECT pg_advisory_unlock(%(key)s)", {"key": key})
 
 
-def _locked(session: PostgresSession, key: int, pipeline: str, target: str) -> PipelineLocked:
+def _take(session: PostgresSession, key: int) -> bool:
+    return bool(session.fetch("SELECT pg_try_advisory_lock(%(key)s)", {"key": key})[0][0])
+
+
+def _take_soon(session: PostgresSession, key: int) -> bool:
+    """Once the holder's session has ended, which takes the server a while."""
+    patience = time.monotonic() + _ENDING_SECONDS
+    while not _take(session, key):
+        if time.monotonic() > patience:
+            return False
+        time.sleep(_PAUSE_SECONDS)
+    return True
+
+
+def _end_dead_holder(session: PostgresSession, key: int) -> bool:
+    """End the session that holds the lock if its process, of this machine, is known to be gone."""
+    for pid, application, *_ in _holders(session, key):
+        if not application or not process_is_gone(application):
+            return False
+        try:
+            session.fetch(_TERMINATE, {"pid": pid, "name": application})
+        except FlowError:
+            return False  # without the right to end it, the server's own time limit remains
+        _log.warning("ended server process %s, which held the lock for a process that is gone", pid)
+    return True
+
+
+def _set_lease(session: PostgresSession) -> None:
+    """From here on the server ends the session when it is silent for too long."""
+    names = ["idle_in_transaction_session_timeout"]
+    if session.connection.info.server_version >= IDLE_TIMEOUT_SINCE:
+        names.append("idle_session_timeout")
+    for name in names:
+        lease = {"name": name, "lease": f"{held_sessions.LEASE_SECONDS}s"}
+        session.fetch("SELECT set_config(%(name)s, %(lease)s, false)", lease)
+
+
+def _holders(session: PostgresSession, key: int) -> list[tuple[Any, ...]]:
     unsigned = key & 0xFFFF_FFFF_FFFF_FFFF
-    holders = session.fetch(_HOLDER, {"high": unsigned >> 32, "low": unsigned & 0xFFFF_FFFF})
+    return session.fetch(_HOLDER, {"high": unsigned >> 32, "low": unsigned & 0xFFFF_FFFF})
+
+
+def _locked(session: PostgresSession, key: int, pipeline: str, target: str) -> PipelineLocked:
+    holders = _holders(session, key)
     state = "this run changed nothing"
     step = "wait for the other run to end"
     if holders:
@@ -55,5 +110,9 @@ def _locked(session: PostgresSession, key: int, pipeline: str, target: str) -> P
         known = {"as": user, "from": client, "since": since}
         who += [f"{word} {value}" for word, value in known.items() if value]
         state = f"it is held by {' '.join(who)} (server process {pid}); {state}"
-        step += f"; if it is dead:  SELECT pg_terminate_backend({pid})"
+        step += (
+            "; if its process is gone, the server ends the session "
+            f"{held_sessions.LEASE_SECONDS} s after its last heartbeat, or at once with  "
+            f"SELECT pg_terminate_backend({pid})"
+        )
     return PipelineLocked(f"pipeline {pipeline!r} is already loading {target}", state=state, next_step=step)

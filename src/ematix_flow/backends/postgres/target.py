@@ -7,7 +7,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from sqlglot import exp
@@ -23,6 +23,7 @@ from ematix_flow.backends.base import (
     TablePlan,
 )
 from ematix_flow.backends.control_tables import STAGING_SCHEMA
+from ematix_flow.backends.held_sessions import HeldSession
 from ematix_flow.backends.postgres.address import Address
 from ematix_flow.backends.postgres.catalog import live_table
 from ematix_flow.backends.postgres.dialect import PostgresDialect
@@ -71,15 +72,15 @@ class PostgresTarget(RelationalTarget):
     def __init__(self, address: Address) -> None:
         self.address = address
         self.dialect = PostgresDialect()
-        self._locked: dict[tuple[str, str], PostgresSession] = {}
+        self._locked: dict[tuple[str, str], HeldSession[PostgresSession]] = {}
 
     def session(self) -> AbstractContextManager[PostgresSession]:
         return open_session(self.address)
 
     @contextmanager
     def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
-        with pipeline_lock(self.address, pipeline, target, run_id) as session:
-            self._locked[pipeline, target] = session
+        with pipeline_lock(self.address, pipeline, target, run_id) as held:
+            self._locked[pipeline, target] = held
             try:
                 yield
             finally:
@@ -154,7 +155,7 @@ class PostgresTarget(RelationalTarget):
 
     def apply_session(self, load: Load) -> AbstractContextManager[SqlSession]:
         held = self._locked.get((load.pipeline, load.target))
-        return nullcontext(held) if held is not None else self.session()
+        return held.use() if held is not None else self.session()
 
     def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:
         """A transaction that another session got in the way of is rolled back and tried again."""
