@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ematix_flow.engine.session import EngineSettings, spark_session
-from ematix_flow.errors import CannotConnect
+from ematix_flow.errors import CannotConnect, EngineError
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -248,6 +248,19 @@ def test_a_cluster_that_is_not_there_does_not_end_the_session_that_runs(spark: A
     with pytest.raises(CannotConnect):
         spark_session(EngineSettings.resolve(engine=f"spark://127.0.0.1:{port}", env={}))
     assert spark.range(3).count() == 3
+
+
+def test_spark_is_not_restarted_under_a_query_that_waits_for_rows(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    frame = spark.readStream.schema("n bigint").json(str(tmp_path / "in"))
+    where = str(tmp_path / "checkpoint")
+    query = frame.writeStream.format("noop").queryName("mine").option("checkpointLocation", where).start()
+    try:
+        with pytest.raises(EngineError, match="used by the query 'mine'"):
+            spark_session(EngineSettings.resolve(engine="local[1]", env={}))
+        assert query.isActive and spark.range(3).count() == 3
+    finally:
+        query.stop()
 
 
 def test_workers_begin_with_arrow_and_without_pandas(spark: Any) -> None:

@@ -117,13 +117,15 @@ class StreamingPipeline:
         watch: StreamWatch | None = None,
         metrics: StreamMetrics | None = None,
         observers: Observers | None = None,
+        together_with: Iterable[StreamingPipeline] = (),
     ) -> RunningStream:
         """Start it in this process and give it back: ``.stop()`` ends it after the batch at hand.
 
         With ``restart_on_error`` a failure is followed by a pause, which doubles from
         ``initial_backoff_ms`` to ``max_backoff_ms``, and another start; a run of
         ``reset_backoff_after_secs`` begins the count anew, ``max_restarts`` ends it. Streams that one
-        process runs together may share a ``watch``, ``metrics`` and ``observers``.
+        process runs together may share a ``watch``, ``metrics`` and ``observers``; each names the others as
+        ``together_with``, so that Spark is started with the jars of all of them: it cannot restart later.
         """
         from ematix_flow.schedule.streams import start_stream
 
@@ -142,6 +144,7 @@ class StreamingPipeline:
             watch=watch,
             metrics=metrics,
             observers=observers,
+            together_with=[each._spec for each in together_with],
         )
 
     def __call__(self) -> StreamResult:

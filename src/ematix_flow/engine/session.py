@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.engine import archive, gateway
+from ematix_flow.engine import archive, gateway, usage
 from ematix_flow.engine.cache import drop_old_logs, spark_log
 from ematix_flow.engine.failures import translate
 from ematix_flow.engine.interrupts import handle_interrupts, restore_interrupts
@@ -62,32 +62,51 @@ class _Running:
         return None if self.java is None else self.session.sparkContext
 
 
-_lock = threading.RLock()
+_lock = usage.lock
 _running: _Running | None = None
 
 
 def spark_session(settings: EngineSettings, *, jar_groups: Sequence[str] = ()) -> SparkSession:
     """The session for these settings, with at least these groups of jars.
 
-    Other settings or more jars than the running one has mean a restart; when jobs are running that is
-    refused.
+    Other settings or more jars than the running one has mean a restart. It waits for the runs that use
+    Spark, and is refused while a stream, a job or a query is at work: see `usage`.
     """
     global _running
     with _lock:
-        groups = frozenset(jar_groups)
+        wanted = frozenset(jar_groups)
         _refuse_in_a_forked_child()
-        if _running is not None and _running.alive:
+        usage.wait_for_others(_reason(settings, wanted), lambda: _must_restart(settings, wanted))
+        if _running is not None and not _must_restart(settings, wanted) and _running.alive:
+            _share_import_path(_running)
+            usage.hold()
+            return _running.session
+        groups = wanted
+        if _running is not None:
             if _launched_with(_running.settings) == _launched_with(settings):
-                if groups <= _running.groups:
-                    _share_import_path(_running)
-                    return _running.session
                 groups |= _running.groups
-            _refuse_while_busy(_running, groups)
+            if _running.alive:
+                _refuse_while_busy(_running, _reason(settings, wanted))
         require_reachable(settings.master)  # before the one that runs is ended for it
         running, _running = _running, None
         _end(running, train=False)
         _running = _connect(settings, groups) if settings.is_connect else _start(settings, groups)
+        usage.hold()
         return _running.session
+
+
+def _must_restart(settings: EngineSettings, groups: frozenset[str]) -> bool:
+    """Whether a session runs that does not do."""
+    if _running is None or not _running.alive:
+        return False
+    return _launched_with(_running.settings) != _launched_with(settings) or not groups <= _running.groups
+
+
+def _reason(settings: EngineSettings, groups: frozenset[str]) -> str:
+    """What it would be restarted for."""
+    if _running is None or _launched_with(_running.settings) != _launched_with(settings):
+        return "other engine settings"
+    return f"the jars of {', '.join(sorted(groups - _running.groups))}"
 
 
 def stop_session() -> None:
@@ -125,15 +144,16 @@ def _refuse_in_a_forked_child() -> None:
         )
 
 
-def _refuse_while_busy(running: _Running, groups: frozenset[str]) -> None:
+def _refuse_while_busy(running: _Running, wanted: str) -> None:
+    """Also of who does not say that it uses Spark: a query that waits for messages has no job."""
     context = running.context
-    if context is not None and context.statusTracker().getActiveJobsIds():
-        more = sorted(groups - running.groups)
-        wanted = f"jars for {', '.join(more)}" if more else "other engine settings"
-        raise EngineError(
-            f"Spark is running jobs and would have to restart for {wanted}",
-            next_step="ask for all jar groups and settings when Spark is first started",
-        )
+    if context is None:
+        return
+    if context.statusTracker().getActiveJobsIds():
+        raise usage.in_use(["jobs that are running"], wanted)
+    queries = [query.name or str(query.id) for query in running.session.streams.active]
+    if queries:
+        raise usage.in_use([f"the query {name!r}" for name in queries], wanted)
 
 
 # ---------------------------------------------------------------------- start

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -29,13 +29,18 @@ def engine_settings(engine: str | EngineSettings | None = None) -> EngineSetting
     return EngineSettings.resolve(engine=engine, env=os.environ, config=project_settings())
 
 
-def spark_starter(engine: str | EngineSettings | None = None) -> StartSpark:
-    """A function that starts Spark when first called: most questions need none."""
+def spark_starter(
+    engine: str | EngineSettings | None = None, also: Collection[str] = frozenset()
+) -> StartSpark:
+    """A function that starts Spark when first called: most questions need none.
+
+    ``also`` are groups of jars that others need who share the session: it cannot restart under them.
+    """
 
     def start(jar_groups: Sequence[str]) -> SparkSession:
         from ematix_flow.engine.session import spark_session
 
-        return spark_session(engine_settings(engine), jar_groups=jar_groups)
+        return spark_session(engine_settings(engine), jar_groups=sorted({*jar_groups, *also}))
 
     return start
 

@@ -21,6 +21,7 @@ from ematix_flow.engine.failures import translate
 from ematix_flow.engine.interrupts import was_interrupted
 from ematix_flow.engine.results import RunResult, Status, TargetResult
 from ematix_flow.engine.storage import tell
+from ematix_flow.engine.usage import using_spark
 from ematix_flow.errors import (
     ConfigError,
     DeclarationError,
@@ -139,7 +140,7 @@ def _attempt(declared: DeclaredPipeline, context: RunContext, attempt: Try) -> R
     before = sys.exc_info()[1]  # a caller may be at work on an error of its own
     recorded = _Recorded(spec, context, _record(spec, context, attempt))
     try:
-        with recorded.captured():
+        with recorded.captured(), using_spark(f"pipeline {spec.name!r}"):
             result, batch = _locked_run(declared, recorded.watched(), attempt)
     except KeyboardInterrupt:
         raise _cancelled(spec, context, recorded) from None

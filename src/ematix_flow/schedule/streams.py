@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from ematix_flow.backends.run_logs import open_run_log
 from ematix_flow.engine.streams.batches import BatchReport
 from ematix_flow.engine.streams.place import place_of
 from ematix_flow.engine.streams.stream import Stream, plan_of
+from ematix_flow.engine.usage import using_spark
 from ematix_flow.errors import (
     ConfigError,
     DataLost,
@@ -42,6 +43,7 @@ from ematix_flow.schedule.recording import Recording
 from ematix_flow.schedule.restarts import Restart, RestartPolicy, Supervisor
 from ematix_flow.schedule.run import open_world
 from ematix_flow.schedule.stream_letters import open_letters
+from ematix_flow.schedule.team import stream_jar_groups
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.state.records import RunRecord, RunStatus, utc_now
 from ematix_flow.state.runlog import RunLog, project_run_log
@@ -174,10 +176,12 @@ def start_stream(
     watch: StreamWatch | None = None,
     metrics: StreamMetrics | None = None,
     observers: Observers | None = None,
+    together_with: Iterable[StreamSpec] = (),
 ) -> RunningStream:
     """Start it in a thread of its own.
 
-    ``metrics`` and ``observers`` are shared by streams that one process runs together.
+    ``metrics`` and ``observers`` are shared by streams that one process runs together. Spark is started
+    with the jars of this stream and of those that run ``together_with`` it.
     """
     policy = RestartPolicy(
         initial_backoff_ms=min(initial_backoff_ms, max_backoff_ms),
@@ -198,7 +202,8 @@ def start_stream(
             open_run_log(run_log or project_run_log(os.environ), env=os.environ) as log,
             _observed(observers, log, measured) as told,
         ):
-            _Run(spec, running, seen, measured, log, engine, once, told).supervised(policy)
+            jars = stream_jar_groups(registry, together_with)
+            _Run(spec, running, seen, measured, log, engine, once, told, jars).supervised(policy)
 
     return RunningStream(spec.name, run, seen)
 
@@ -216,7 +221,9 @@ class _Run:
         engine: str | EngineSettings | None,
         once: bool,
         observers: Observers,
+        jar_groups: frozenset[str] = frozenset(),
     ) -> None:
+        self.jar_groups = jar_groups  # of other streams of this process
         self.spec, self.running, self.watch, self.metrics = spec, running, watch, metrics
         self.log, self.engine, self.once, self.observers = log, engine, once, observers
         self._record: RunRecord | None = None  # of the attempt that is made, or was
@@ -254,7 +261,10 @@ class _Run:
         self.observers.run_started(self._record)
         before = dict(self.running._counts)
         try:
-            with recording.captured():
+            with (
+                recording.captured(),
+                using_spark(f"stream {self.spec.name!r}", is_endless=not self.once),
+            ):
                 self._follow(recording)
         except PipelineLocked as error:
             self._finish(recording, before, "locked", error)
@@ -278,7 +288,7 @@ class _Run:
             recording.output.line(text)
 
         with open_letters(self.spec) as letters:
-            world = open_world(recording.spark(spark_starter(self.engine)))
+            world = open_world(recording.spark(spark_starter(self.engine, self.jar_groups)))
             stream = Stream(
                 self.spec,
                 world,

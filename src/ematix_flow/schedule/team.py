@@ -20,6 +20,8 @@ from ematix_flow.errors import FlowError, Interrupted
 from ematix_flow.graph.connections import resolve_for_use
 from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.schedule.run import RunContext
+from ematix_flow.spec.pipelines import ConnectionRef
+from ematix_flow.spec.streams import StreamSpec
 
 T = TypeVar("T")
 
@@ -94,12 +96,21 @@ class Team(Generic[T]):
 
 def jar_groups_of(registry: Registry, names: Iterable[str]) -> frozenset[str]:
     """The groups of jars that any of these pipelines needs of Spark."""
+    specs = (registry.pipeline(name).spec for name in names)
+    return _jar_groups(registry, (each for spec in specs for each in spec.connections))
+
+
+def stream_jar_groups(registry: Registry, specs: Iterable[StreamSpec]) -> frozenset[str]:
+    """The groups of jars that any of these streams needs of Spark."""
+    return _jar_groups(registry, (each for spec in specs for each in spec.connections))
+
+
+def _jar_groups(registry: Registry, references: Iterable[ConnectionRef]) -> frozenset[str]:
     groups: set[str] = set()
     with use_registry(registry):
-        for name in names:
-            for reference in registry.pipeline(name).spec.connections:
-                with contextlib.suppress(FlowError):  # whoever runs the pipeline says what is wrong with it
-                    groups.update(open_backend(resolve_for_use(reference)).jar_groups)
+        for reference in references:
+            with contextlib.suppress(FlowError):  # whoever runs the pipeline says what is wrong with it
+                groups.update(open_backend(resolve_for_use(reference)).jar_groups)
     return frozenset(groups)
 
 

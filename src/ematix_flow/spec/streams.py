@@ -236,6 +236,12 @@ class StreamSpec:
     description: str | None = None
     where: SourceLocation | None = field(default=None, compare=False)
 
+    @property
+    def connections(self) -> tuple[ConnectionRef, ...]:
+        """Those of its sources, its targets and its lookups."""
+        read = (*(each.connection for each in self.sources), *(each.connection for each in self.lookups))
+        return (*read, *(target.connection for target in self.targets))
+
     def to_json(self) -> dict[str, Any]:
         return {
             **{name: getattr(self, name) for name in _SPEC_PLAIN},

@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from ematix_flow.api.streaming import StreamingPipeline
-from ematix_flow.errors import FlowError, TargetFailed
+from ematix_flow.engine import session
+from ematix_flow.engine.streams.stream import Stream
+from ematix_flow.errors import EngineError, FlowError, TargetFailed
+from ematix_flow.schedule import streams as schedule_streams
 
 STREAMS = '''
 from ematix_flow import KafkaConnection, PostgresConnection, ematix
@@ -240,6 +243,27 @@ def test_several_streams_share_one_port_for_metrics(flow, streams, started):
     assert shown.code == 0
     assert "metrics at http://127.0.0.1:" in shown.err
     assert started.how["events"]["metrics"] is started.how["clicks"]["metrics"]
+
+
+def test_streams_of_one_command_start_spark_with_the_jars_of_all_of_them(flow, tmp_path, monkeypatch):
+    asked = []
+
+    def spark_session(settings, *, jar_groups):
+        asked.append(set(jar_groups))
+        raise EngineError("no Spark here")
+
+    class Started(Stream):
+        def run(self):
+            self.world.spark()
+
+    monkeypatch.setattr(session, "spark_session", spark_session)
+    monkeypatch.setattr(schedule_streams, "Stream", Started)
+    lake = TOML.replace("from_file", "lake").replace('"kafka"', '"delta_local"')
+    lake = lake.replace('bootstrap_servers = "localhost:9092"', f'path = "{tmp_path}/lake"')
+    (tmp_path / "one.toml").write_text(TOML)
+    (tmp_path / "two.toml").write_text(lake)
+    flow("consume", "one.toml", "two.toml", "--once")
+    assert asked == [{"kafka", "delta"}] * 2
 
 
 def test_the_result_of_one_stream_is_one_document(flow, tmp_path, started):

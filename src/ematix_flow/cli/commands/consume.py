@@ -116,6 +116,7 @@ def consume(
             run_log=run_log,
             engine=engine,
             watch=view,
+            together_with=pipelines,
         )
 
     with contextlib.ExitStack() as served:
