@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ematix_flow.engine.java import find_java
 
 PROGRAM = "import sys; from ematix_flow.cli.main import main; sys.exit(main())"
 
@@ -153,3 +158,144 @@ def test_without_java_a_run_says_how_to_get_one(project: Path, start: Start) -> 
     assert err.count("error: ") == 1
     assert "no Java was found" in err
     assert "Traceback" not in err
+
+
+# ------------------------------------------------------------------ every command, at every time
+
+# Says that it is being imported, and does not come to an end. A class that is made at that time wraps what is
+# raised in it, up to Python 3.11.
+IMPORTING = """
+import os, time
+from pathlib import Path
+
+class Slow:
+    def __set_name__(self, owner, name):
+        Path(os.environ["MARKER"]).touch()
+        time.sleep(600)
+
+class Declared:
+    field = Slow()
+"""
+# In place of Java: says that it is being started, and neither listens nor ends. Its version is Java's.
+DEAF_JAVA = """#!/bin/sh
+case "$*" in *PythonGatewayServer*) touch "$MARKER"; exec sleep 600;; esac
+exec "{java}" "$@"
+"""
+IMPORTS = {
+    "run": ["run", "few"],
+    "run-due": ["run-due"],
+    "scheduler": ["scheduler"],
+    "plan": ["plan", "few"],
+    "validate": ["validate"],
+    "preview": ["preview", "few"],
+    "dry-run": ["dry-run", "few"],
+    "consume": ["consume", "few"],
+    "maintain": ["maintain"],
+    "freshness-check": ["freshness-check"],
+    "list": ["list"],
+    "status": ["status"],
+    "dlq": ["dlq", "list"],
+}
+# Files are looked at by Spark, whatever the command wants to know of them.
+FILES = """
+from ematix_flow import Annotated, BigInt, ematix, pk
+
+@ematix.connection
+class inbox:
+    kind = "object_store_local"
+    path = "inbox"
+    format = "csv"
+
+@ematix.connection
+class target:
+    kind = "sqlite"
+    path = "target.db"
+
+@ematix.table(schema="copy")
+class Numbers:
+    n: Annotated[BigInt, pk()]
+
+@ematix.pipeline(target=Numbers, source_connection="inbox", target_connection="target", mode="append")
+def few(conn):
+    return "SELECT cast(n AS bigint) AS n FROM few"
+"""
+STARTS_SPARK = {name: IMPORTS[name] for name in ("run", "validate", "preview", "dry-run", "plan")}
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted:
+    """A command that is to be stopped as soon as it has come to a certain point."""
+
+    def __init__(self, start: Start, project: Path, arguments: list[str], number: int, **env: str) -> None:
+        self.marker = project / f"marker-{uuid.uuid4().hex}"
+        self.arguments, self.number = arguments, number
+        self.process = start(*arguments, MARKER=str(self.marker), **env)
+
+    def __str__(self) -> str:
+        return f"flow {' '.join(self.arguments)} with {signal.Signals(self.number).name}"
+
+    def stop(self) -> None:
+        """Wait until it is there, and send the signal; what it had started is watched from then on."""
+        until = time.monotonic() + 240
+        while not self.marker.exists():
+            assert self.process.poll() is None, (str(self), self.process.communicate())
+            assert time.monotonic() < until, f"{self} did not come that far"
+            time.sleep(0.02)
+        self.children = [os.pidfd_open(pid) for pid in children_of(str(self.marker))]
+        os.kill(self.process.pid, self.number)
+
+    def check(self) -> None:
+        out, err = self.process.communicate(timeout=120)
+        assert self.process.returncode == 130, (str(self), out, err)
+        assert "interrupted" in err and "Traceback" not in err and "unexpected" not in err, (str(self), err)
+        for child in self.children:
+            assert select.select([child], [], [], 60)[0], f"{self} left a process behind"
+            os.close(child)
+
+
+def children_of(token: str) -> list[int]:
+    """The processes that have it in their environment, but for the command's own."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if token.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.fault
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at in /proc")
+def test_every_command_that_is_stopped_while_it_imports_ends_as_interrupted(
+    project: Path, start: Start
+) -> None:
+    (project / "pipelines.py").write_text(IMPORTING)
+    both = [(name, number) for name in ("run", "validate") for number in SIGNALS]
+    rest = [(name, SIGNALS[n % 2]) for n, name in enumerate(sorted(set(IMPORTS) - {"run", "validate"}))]
+    commands = [Interrupted(start, project, IMPORTS[name], number) for name, number in (*both, *rest)]
+    for command in commands:
+        command.stop()
+    for command in commands:
+        command.check()
+
+
+@pytest.mark.fault
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at in /proc")
+def test_every_command_that_is_stopped_while_spark_starts_leaves_no_java(project: Path, start: Start) -> None:
+    home = find_java().home
+    deaf = project / "java-home"
+    (deaf / "bin").mkdir(parents=True)
+    (deaf / "bin" / "java").write_text(DEAF_JAVA.replace("{java}", str(home / "bin" / "java")))
+    (deaf / "bin" / "java").chmod(0o755)
+    (project / "pipelines.py").write_text(FILES)
+    (project / "inbox").mkdir()
+    (project / "inbox" / "few.csv").write_text("n\n1\n")
+    env = {"EMATIX_FLOW_JAVA": str(deaf), "EMATIX_FLOW_ENGINE": "local[1]"}
+    commands = [
+        Interrupted(start, project, arguments, SIGNALS[n % 2], **env)
+        for n, arguments in enumerate(STARTS_SPARK.values())
+    ]
+    for command in commands:
+        command.stop()
+        assert len(command.children) >= 2, str(command)  # the command itself, and what it has started
+    for command in commands:
+        command.check()

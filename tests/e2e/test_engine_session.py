@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -240,6 +241,50 @@ except KeyboardInterrupt:
         process.wait()
     assert (stdout, stderr, process.returncode) == ("", "", 130)
     assert not is_running(json.loads((tmp_path / "answer.json").read_text())["pid"])
+
+
+# Says which Java process it has, at the time that it is given, and goes on starting Spark.
+STARTING = """
+import sys
+from ematix_flow.engine import gateway, session
+from ematix_flow.engine.settings import EngineSettings
+
+def telling(owner, name, after):
+    original = getattr(owner, name)
+    def told(*arguments, **named):
+        result = original(*arguments, **named) if after else None
+        print(gateway.last_process().process.pid, flush=True)
+        return result if after else original(*arguments, **named)
+    setattr(owner, name, told)
+
+places = {
+    "launched": (gateway, "start_java", True),
+    "connected": (gateway.JavaProcess, "connection", True),
+    "building": (session._Boot, "build", False),
+}
+telling(*places[sys.argv[1]])
+session.spark_session(EngineSettings.resolve(engine="local[1]", env={}))
+"""
+
+
+@pytest.mark.fault
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux ends the child")
+def test_java_ends_with_a_process_that_is_killed_at_any_time_of_the_start() -> None:
+    started = [
+        subprocess.Popen([sys.executable, "-c", STARTING, when], stdout=subprocess.PIPE)
+        for when in ("launched", "connected", "building")
+    ]
+    try:
+        for process in started:
+            assert process.stdout is not None
+            java = os.pidfd_open(int(process.stdout.readline()))
+            process.kill()
+            assert select.select([java], [], [], 120)[0] == [java]
+            os.close(java)
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
 
 
 def test_a_cluster_that_is_not_there_does_not_end_the_session_that_runs(spark: Any) -> None:

@@ -16,7 +16,9 @@ import typer
 from ematix_flow.cli.log_lines import json_stderr
 from ematix_flow.cli.options import without_aliases
 from ematix_flow.cli.output import write_json
+from ematix_flow.cli.signals import was_asked
 from ematix_flow.cli.terminal import say, styled, width_of, write
+from ematix_flow.engine.interrupts import was_interrupted
 from ematix_flow.errors import FlowError, Interrupted, UsageError
 from ematix_flow.spec.redaction import mask
 
@@ -26,7 +28,8 @@ def report(error: BaseException, *, arguments: Sequence[str], debug: bool) -> in
     trace = None
     if debug and not isinstance(error, (typer.TyperException, UsageError)):
         trace = mask("".join(traceback.format_exception(error)))
-    if isinstance(error, KeyboardInterrupt):
+    is_usage = isinstance(error, (Interrupted, UsageError, typer.TyperException))
+    if isinstance(error, KeyboardInterrupt) or (not is_usage and (was_asked() or was_interrupted(error))):
         error = Interrupted("interrupted", state="what had not committed was undone")
     if isinstance(error, typer.Abort):
         error = Interrupted("stopped")

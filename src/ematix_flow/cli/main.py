@@ -55,6 +55,7 @@ _OPTIONS = {
     "--show-completion": "Print the completion script instead.",
     "-h, --help": "Show this, or after a command its own help.",
 }
+INTERRUPTED = 130
 _EXIT_CODES = "0 ok, 1 failed, 2 usage, 3 changes pending, 4 locked, 5 cannot connect, 130 interrupted"
 
 
@@ -89,9 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         from ematix_flow.cli.log_lines import chosen_format, logged_as
+        from ematix_flow.cli.signals import interruptible, was_asked
 
-        with logged_as(chosen_format(log_format)):
-            return _run(given, debug)
+        with interruptible(), logged_as(chosen_format(log_format)):
+            code = _run(given, debug)
+            return INTERRUPTED if code and was_asked() else code
     except BaseException as error:
         return _report(error, given, debug)
 

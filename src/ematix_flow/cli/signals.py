@@ -9,10 +9,15 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
+_asked = threading.Event()
+
 
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Within the block, and in the main thread, SIGINT and SIGTERM raise KeyboardInterrupt.
+
+    Every command runs in one, from the import of the user's module to its last line: who ends without its
+    exit handlers leaves Java behind. A block within another is a part of it.
 
     A handler of our own for SIGINT too: PySpark would install one that talks to Java from within the
     call that it interrupts, and the load would then fail for another reason.
@@ -20,6 +25,8 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    if signal.getsignal(signal.SIGTERM) is not _interrupt:
+        _asked.clear()
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -57,5 +64,15 @@ def stop_requests(
             signal.signal(number, handler)
 
 
+def was_asked() -> bool:
+    """Whether a signal has come in the last `interruptible`.
+
+    What is raised in answer to it may be hidden by other errors: Python itself wraps what comes while a class
+    is made.
+    """
+    return _asked.is_set()
+
+
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    _asked.set()
     raise KeyboardInterrupt

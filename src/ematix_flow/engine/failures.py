@@ -64,16 +64,16 @@ _HINTS = (
 def translate(error: BaseException, *, what: str, source: bool = False) -> errors.FlowError:
     """What ``what`` failed of. With ``source`` a wrong query is the source's fault, not Spark's.
 
-    An interrupt is no failure: it is raised again, also when PySpark, cleaning up behind it, met the
-    connection that it had broken.
+    An interrupt is no failure: it is raised again, also when another error hides it, as when PySpark,
+    cleaning up behind it, met the connection that it had broken.
     """
     if isinstance(error, errors.FlowError):
         return error
     if isinstance(error, KeyboardInterrupt):
         raise error
+    if was_interrupted(error):
+        raise KeyboardInterrupt from error
     if _is_gateway_gone(error):
-        if was_interrupted(error):
-            raise KeyboardInterrupt from error
         return _gone(what)
     if not _is_sparks(error):
         return errors.LoadError(f"{what} failed: {_python_line(error)}")

@@ -1,7 +1,8 @@
 """Spark's Java process: its options, its log file, its start and its end.
 
 Started directly it saves the scripts and the second Java process of Spark's launcher. It ends by itself
-when its standard input closes, so it never outlives this process.
+when its standard input closes; as it looks at that only once it is up, the kernel too ends it with this
+process: see `parent_death`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ematix_flow.engine.java import JavaRuntime
+from ematix_flow.engine.parent_death import BoundChild
 from ematix_flow.errors import EngineError, SparkFailed
 
 LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
@@ -109,6 +111,7 @@ class JavaProcess:
     log: Path
     _told: Path
     _log_from: int
+    _child: BoundChild | None = None
 
     def connection(self) -> tuple[int, str]:
         """Port and secret of its Py4J server."""
@@ -167,6 +170,17 @@ class JavaProcess:
 
     def close(self, patience: float = 10) -> None:
         """Ask it to end, then insist. Returns when it is gone."""
+        try:
+            self._end(patience)
+        finally:
+            if self._child is not None:
+                self._child.release()
+
+    def kill(self) -> None:
+        """End it at once, for who cannot wait."""
+        self.process.kill()
+
+    def _end(self, patience: float) -> None:
         if self.process.stdin is not None:
             try:
                 self.process.stdin.close()
@@ -193,8 +207,8 @@ def start_java(command: Sequence[str], env: Mapping[str, str], log: Path, scratc
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     log_from = os.fstat(descriptor).st_size
     try:
-        process = subprocess.Popen(
-            list(command),
+        child = BoundChild(
+            command,
             env=environment,
             stdin=subprocess.PIPE,
             stdout=descriptor,
@@ -205,7 +219,7 @@ def start_java(command: Sequence[str], env: Mapping[str, str], log: Path, scratc
         raise SparkFailed(f"{command[0]} does not start: {error.strerror}") from error
     finally:
         os.close(descriptor)
-    started = JavaProcess(process, log, told, log_from)
+    started = JavaProcess(child.process, log, told, log_from, child)
     with _last_lock:
         _last = started
     return started

@@ -64,6 +64,7 @@ class _Running:
 
 _lock = usage.lock
 _running: _Running | None = None
+_EXIT_SECONDS = 2.0
 
 
 def spark_session(settings: EngineSettings, *, jar_groups: Sequence[str] = ()) -> SparkSession:
@@ -179,7 +180,7 @@ def _start(settings: EngineSettings, groups: frozenset[str]) -> _Running:
         session = _attach(java, conf, env["PYSPARK_PYTHON"])
     except BaseException as error:
         if java is not None:
-            java.close()
+            java.close(patience=1)  # it has done nothing yet that it could end well
         _forget_java()
         shutil.rmtree(scratch, ignore_errors=True)
         if isinstance(error, FlowError) or not isinstance(error, Exception):
@@ -399,7 +400,16 @@ def _forget_java() -> None:
 
 
 def _at_exit() -> None:
-    stop_session()
+    """A thread that nobody waits for may start Spark just now, and hold the lock: then Java is killed."""
+    if not _lock.acquire(timeout=_EXIT_SECONDS):
+        starting = gateway.last_process()
+        if starting is not None:
+            starting.kill()
+        return
+    try:
+        stop_session()
+    finally:
+        _lock.release()
 
 
 atexit.register(_at_exit)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import queue
+import select
 import signal
 import struct
+import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ematix_flow.engine import gateway
+from ematix_flow.engine import gateway, parent_death
 from ematix_flow.engine.gateway import JavaProcess, start_java
 from ematix_flow.errors import SparkFailed
 
@@ -99,3 +103,75 @@ def test_the_class_path_is_fixed_and_ends_with_the_connectors(tmp_path: Path) ->
 
 def test_the_wire_format_is_the_one_spark_writes() -> None:
     assert struct.pack(">ii", 4711, 6) == b"\x00\x00\x12\x67\x00\x00\x00\x06"
+
+
+# ------------------------------------------------------------------ a parent that dies
+
+# Starts a deaf child in a thread that ends at once, says its pid, and waits to be killed.
+PARENT = """
+import os, sys, threading, time
+from pathlib import Path
+from ematix_flow.engine.gateway import start_java
+
+folder = Path(sys.argv[1])
+deaf = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
+started = []
+thread = threading.Thread(
+    target=lambda: started.append(start_java(deaf, os.environ, folder / "spark.log", folder))
+)
+thread.start()
+thread.join()
+print(started[0].process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux ends the child")
+def test_java_ends_with_a_killed_process_and_not_with_the_thread_that_started_it(tmp_path: Path) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        assert parent.stdout is not None
+        ended = os.pidfd_open(int(parent.stdout.readline()))
+        try:
+            assert select.select([ended], [], [], 0.5) == ([], [], [])  # its thread is gone, it is not
+            parent.kill()
+            assert select.select([ended], [], [], 60)[0] == [ended]
+        finally:
+            os.close(ended)
+    finally:
+        parent.kill()
+        parent.communicate()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the launcher is there on Linux alone")
+def test_a_program_that_cannot_be_run_is_told_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "java").write_bytes(b"\x7fELF but no program")
+    (tmp_path / "java").chmod(0o700)
+    java = start_java([str(tmp_path / "java")], os.environ, tmp_path / "spark.log", tmp_path)
+    with pytest.raises(SparkFailed, match="java does not start: Exec format error"):
+        java.connection()
+    java.close()
+
+
+def test_java_is_ended_when_ctrl_c_comes_before_it_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted:
+        """A queue whose reader is interrupted once there is something to read."""
+
+        def __init__(self) -> None:
+            self.kept: queue.Queue[Any] = queue.Queue()
+
+        def put(self, process: Any) -> None:
+            processes.append(process)
+            self.kept.put(process)
+
+        def get(self) -> Any:
+            self.kept.get()
+            raise KeyboardInterrupt
+
+    processes: list[Any] = []
+    monkeypatch.setattr(parent_death.queue, "SimpleQueue", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        start("import time; time.sleep(600)", tmp_path)
+    assert processes[0].wait(60) == -signal.SIGKILL
