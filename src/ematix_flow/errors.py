@@ -24,7 +24,8 @@
     ├── LoadError                      1   the load failed; the target is as before
     │   ├── SourceFailed                   the source's query or file
     │   │   ├── UnreadableMessages         a stream that neither drops nor puts aside met some
-    │   │   └── DataLost                   a broker deleted messages before they were read
+    │   │   ├── DataLost                   a broker deleted messages before they were read
+    │   │   └── SourceMissing              no such topic, queue, subscription, stream, folder or table
     │   ├── RowRejected                    a value too long, out of range, null, not castable
     │   ├── TargetFailed
     │   ├── PostTransformFailed            the load itself is committed
@@ -200,6 +201,10 @@ class UnreadableMessages(SourceFailed):
 
 
 class DataLost(SourceFailed):
+    pass
+
+
+class SourceMissing(SourceFailed):
     pass
 
 

@@ -16,7 +16,7 @@ from ematix_flow.backends.delta.stream import DeltaStream
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.backends.streams import Reading
 from ematix_flow.engine.streams.checkpoint import write_checkpoint
-from ematix_flow.errors import FlowError, SourceFailed
+from ematix_flow.errors import FlowError, SourceFailed, SourceMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -136,7 +136,7 @@ def test_changes_that_were_not_recorded_and_starts_that_are_not_there_are_told(t
         table.run("c2", {"starting_version": "9"})
     with pytest.raises(SourceFailed, match="no version since the moment to start with"):
         table.run("c3", starting=dt.datetime(2200, 1, 1, tzinfo=dt.timezone.utc))
-    with pytest.raises(SourceFailed, match=r"no Delta table 'sales.order'.* Did you mean 'sales.orders'"):
+    with pytest.raises(SourceMissing, match=r"no Delta table 'sales.order'.* Did you mean 'sales.orders'"):
         table.stream.check(Reading("sales.order"))
 
 

@@ -6,7 +6,14 @@ import pyarrow as pa
 import pytest
 
 from ematix_flow._core import KafkaBackend
-from ematix_flow.errors import CannotConnect, DeclarationError, SourceFailed, TargetFailed, UsageError
+from ematix_flow.errors import (
+    CannotConnect,
+    DeclarationError,
+    SourceFailed,
+    SourceMissing,
+    TargetFailed,
+    UsageError,
+)
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import DataType
 from tests.services.kafka import PASSWORD, USER, KafkaServer
@@ -131,7 +138,7 @@ def test_a_wrong_login_a_missing_topic_and_wrong_arguments_are_told(
     ):
         backend.ping()
     with opened(kafka) as backend:
-        with pytest.raises(SourceFailed, match="no topic 'nowhere'"):
+        with pytest.raises(SourceMissing, match="no topic 'nowhere'"):
             backend.read_arrow_stream("nowhere", **QUICK)
         with pytest.raises(TargetFailed, match="no topic 'nowhere'"):
             backend.write_arrow_stream("nowhere", pa.record_batch({"n": [1]}))

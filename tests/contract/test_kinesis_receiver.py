@@ -18,7 +18,7 @@ from ematix_flow.backends.kinesis.positions import ENDED
 from ematix_flow.backends.kinesis.receiver import KinesisReceiver
 from ematix_flow.backends.spool import Spool
 from ematix_flow.backends.streams import Message, Reading
-from ematix_flow.errors import CannotConnect, SourceFailed
+from ematix_flow.errors import CannotConnect, SourceFailed, SourceMissing
 from ematix_flow.spec.connections import KinesisConnection
 from tests.services.kinesis import KinesisServer, running_server
 from tests.services.process import free_port
@@ -389,7 +389,7 @@ def test_packed_messages_of_another_shard_are_left_to_it(kinesis: KinesisServer,
 
 def test_a_missing_stream_says_how_to_create_it(kinesis: KinesisServer) -> None:
     backend = backend_of(kinesis, "nothing-here")
-    with pytest.raises(SourceFailed, match="no Kinesis stream 'nothing-here'") as caught:
+    with pytest.raises(SourceMissing, match="no Kinesis stream 'nothing-here'") as caught:
         backend.stream_source().check(Reading("nothing-here"))
     assert "aws kinesis create-stream --stream-name nothing-here" in str(caught.value)
     with pytest.raises(CannotConnect, match="no Kinesis stream"):

@@ -15,7 +15,7 @@ from ematix_flow.backends.pubsub.backend import PubSubBackend
 from ematix_flow.backends.pubsub.receiver import PubSubReceiver
 from ematix_flow.backends.spool import Spool
 from ematix_flow.backends.streams import Message, Reading
-from ematix_flow.errors import CannotConnect, SourceFailed
+from ematix_flow.errors import CannotConnect, SourceFailed, SourceMissing
 from ematix_flow.spec.connections import PubSubConnection
 from tests.services.process import free_port
 from tests.services.pubsub import PROJECT, PubSubServer, Topic
@@ -204,7 +204,7 @@ def test_a_spool_holds_every_message_once_though_it_was_restarted(
 
 
 def test_a_missing_subscription_says_how_to_create_it(pubsub: PubSubServer) -> None:
-    with pytest.raises(SourceFailed, match="no subscription 'nothing-here'") as caught:
+    with pytest.raises(SourceMissing, match="no subscription 'nothing-here'") as caught:
         backend_of(pubsub).stream_source().check(Reading("nothing-here"))
     assert "gcloud pubsub subscriptions create nothing-here" in str(caught.value)
 

@@ -12,7 +12,7 @@ import pytest
 from ematix_flow.backends.rabbitmq.address import address_of
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.backends.streams import Reading
-from ematix_flow.errors import CannotConnect, ConfigError, DeclarationError, SourceFailed, Unsupported
+from ematix_flow.errors import CannotConnect, ConfigError, DeclarationError, SourceMissing, Unsupported
 from ematix_flow.spec.connections.brokers import RabbitMQConnection
 from tests.contract.rabbitmq_setup import backend
 from tests.services.process import free_port
@@ -116,10 +116,10 @@ def test_a_queue_that_is_not_there_is_told_with_the_command_that_declares_it(
 ) -> None:
     source = backend(rabbitmq).stream_source()
     source.check(Reading(rabbitmq_queue))
-    with pytest.raises(SourceFailed, match="there is no queue 'nothing'") as refused:
+    with pytest.raises(SourceMissing, match="there is no queue 'nothing'") as refused:
         source.check(Reading("nothing"))
     assert "declare queue name=nothing" in str(refused.value.next_step)
-    with pytest.raises(SourceFailed, match="there is no queue 'nothing'"):
+    with pytest.raises(SourceMissing, match="there is no queue 'nothing'"):
         source.receiver(Reading("nothing"), {})
 
 

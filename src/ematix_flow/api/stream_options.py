@@ -194,7 +194,8 @@ def _source(source: Source, where: SourceLocation | None) -> StreamSourceSpec:
     if not isinstance(source, Source):
         raise DeclarationError(f"sources= takes Source(…), not {source!r}", where=where)
     where = source.where or where
-    if not isinstance(source.query, str) or not source.query.strip():
+    named = isinstance(source.query, str) and source.query.strip()
+    if not named and not (source.query == "" and _kind(source.connection) == "kinesis"):
         raise DeclarationError(
             "a source needs source_query=: the topic, queue, subscription, folder or table to follow",
             where=where,

@@ -28,6 +28,7 @@ from ematix_flow.errors import (
     PipelineLocked,
     PlanError,
     RowRejected,
+    SourceMissing,
     UnreadableMessages,
     UsageError,
 )
@@ -229,6 +230,7 @@ class _Run:
         self._record: RunRecord | None = None  # of the attempt that is made, or was
         self._well_after = dt.timedelta()
         self._is_well = False
+        self._has_followed = False  # whether its source was there in one of the attempts
 
     def supervised(self, policy: RestartPolicy) -> None:
         self._well_after = dt.timedelta(seconds=policy.reset_backoff_after_seconds)
@@ -236,13 +238,21 @@ class _Run:
             policy, stop=self.running._stop, on_restart=self._restarting
         )
         try:
-            supervisor.run(self.attempt, lambda error: isinstance(error, _FINAL))
+            supervisor.run(self.attempt, self._is_final)
         except BaseException as error:
             self.metrics.state(self.spec.name, "failed", error if isinstance(error, FlowError) else None)
             self._tell(error, policy.max_restarts)
             raise
         self.metrics.state(self.spec.name, "stopped")
         self.watch.stopped(self.spec.name)
+
+    def _is_final(self, error: FlowError) -> bool:
+        """Whether another start would meet the same.
+
+        A source that is missing from the beginning is a mistake that no restart mends. One that vanished
+        under the stream may come back, as a table does that somebody makes again.
+        """
+        return isinstance(error, _FINAL) or (isinstance(error, SourceMissing) and not self._has_followed)
 
     def attempt(self) -> None:
         """One start, recorded in the run log."""
@@ -306,6 +316,7 @@ class _Run:
             stream.run()
 
     def _alive(self) -> None:
+        self._has_followed = True
         self.metrics.idle(self.spec.name)
         if self._record is not None and utc_now() - self._record.started_at >= self._well_after:
             self._well()

@@ -50,7 +50,8 @@ class StreamSourceSpec:
 
     @property
     def label(self) -> str:
-        return f"{connection_label(self.connection)}:{self.query}"
+        named = connection_label(self.connection)
+        return f"{named}:{self.query}" if self.query else named
 
     def to_json(self) -> dict[str, Any]:
         starting = self.starting

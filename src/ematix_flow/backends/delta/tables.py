@@ -8,7 +8,7 @@ from ematix_flow.backends.delta.log import is_table
 from ematix_flow.backends.query_tables import Name
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.stores.folders import is_hidden, segments
-from ematix_flow.errors import SourceFailed, did_you_mean
+from ematix_flow.errors import SourceFailed, SourceMissing, did_you_mean
 
 _LOOKED_INTO = 20  # folders of a folder, to find the table that was meant
 
@@ -35,7 +35,7 @@ class DeltaTables:
                 next_step="read plain files with an object_store_local or object_store_s3 connection",
             )
         told = did_you_mean(folder.replace("/", "."), self._near(folder))
-        return SourceFailed(
+        return SourceMissing(
             f"there is no Delta table {shown!r} in {root}.{told}",
             next_step="name a table by its folders, as in  FROM sales.orders",
         )

@@ -13,7 +13,7 @@ from ematix_flow.backends.kafka.cluster import Cluster, Partition, by_topic
 from ematix_flow.backends.kafka.failures import create_command
 from ematix_flow.backends.kafka.groups import StreamGroup
 from ematix_flow.backends.streams import PLACE_IDS, Reading
-from ematix_flow.errors import DataLost, SourceFailed, did_you_mean
+from ematix_flow.errors import DataLost, SourceFailed, SourceMissing, did_you_mean
 
 _log = logging.getLogger(__name__)
 EARLIEST, LATEST = -2, -1  # in Spark's JSON
@@ -56,7 +56,7 @@ class Topics:
         for name in self.names:
             if name not in there:
                 shown = [each for each in there if not each.startswith("__")]
-                raise SourceFailed(
+                raise SourceMissing(
                     f"there is no topic {name!r} in the Kafka cluster at "
                     f"{cluster.connection.bootstrap_servers}.{did_you_mean(name, shown)}",
                     next_step=create_command(cluster.connection, name),

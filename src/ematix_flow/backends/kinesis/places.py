@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 
 from ematix_flow.backends.kinesis.client import named, short
 from ematix_flow.backends.kinesis.failures import code_of, is_denied, understood
-from ematix_flow.errors import FlowError
+from ematix_flow.errors import FlowError, SourceFailed, SourceMissing
 from ematix_flow.spec.connections import KinesisConnection
 
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
@@ -19,9 +19,13 @@ _ARN = re.compile(r"arn:aws[a-z-]*:kinesis:[a-z0-9-]*:\d*:stream/[A-Za-z0-9_.\-]
 def summary_of(
     connection: KinesisConnection, client: Any, stream: str, missing: type[FlowError]
 ) -> dict[str, Any] | None:
-    """What the service says of a stream; None when this user may not ask. ``missing`` when there is none."""
+    """What the service says of a stream; None when this user may not ask.
+
+    ``missing`` is raised when it does not say, and for a source `SourceMissing` when there is none.
+    """
+    absent = SourceMissing if missing is SourceFailed else missing
     if not (_NAME.fullmatch(stream) or _ARN.fullmatch(stream)):
-        raise missing(
+        raise absent(
             f"{stream!r} is no name of a Kinesis stream",
             next_step="a name has 1 to 128 of letters, digits and  _ . -;  or it is an ARN of a stream",
         )
@@ -34,7 +38,7 @@ def summary_of(
             if code_of(error) != "ResourceNotFoundException":
                 raise
             region = client.meta.region_name
-            raise missing(
+            raise absent(
                 f"there is no Kinesis stream {short(stream)!r} in region {region}",
                 next_step=f"aws kinesis create-stream --stream-name {short(stream)} --shard-count 1 "
                 f"--region {region};  or mend the region of connection {connection.name!r}",

@@ -17,7 +17,7 @@ from ematix_flow.backends.objectstore.sourcefiles import Listed, SourceFile
 from ematix_flow.backends.objectstore.trees import Parts, Tree
 from ematix_flow.backends.stores.folders import segments
 from ematix_flow.backends.streams import Reading, ReceivedFiles, Receiver
-from ematix_flow.errors import SourceFailed, did_you_mean
+from ematix_flow.errors import SourceFailed, SourceMissing, did_you_mean
 from ematix_flow.spec.tables import ColumnSpec
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class FilesStream(ReceivedFiles):
             self._catalog.require_no_lake(shown, parts)
         except FileNotFoundError as error:
             known = [name.replace(".", "/") for name in self._catalog.names()]
-            raise SourceFailed(
+            raise SourceMissing(
                 f"there is no folder {shown}.{did_you_mean('/'.join(parts), known)}",
                 next_step=f"make it, as in  mkdir -p '{shown}', or name another as the source's query",
             ) from error

@@ -16,7 +16,7 @@ from ematix_flow.backends.pubsub import names
 from ematix_flow.backends.pubsub.clients import CALL_SECONDS, briefly, close, publisher, subscriber
 from ematix_flow.backends.pubsub.failures import understood
 from ematix_flow.backends.streams import Reading, Received, Receiver
-from ematix_flow.errors import SourceFailed
+from ematix_flow.errors import SourceFailed, SourceMissing
 from ematix_flow.spec.connections import PubSubConnection
 
 ASSUMED_DEADLINE = 10  # seconds; what the service gives a subscription that says nothing
@@ -88,7 +88,7 @@ class PubSubSource(Received):
             dead_letters=bool(found.dead_letter_policy.dead_letter_topic),
         )
 
-    def _missing(self, name: str, path: str) -> SourceFailed:
+    def _missing(self, name: str, path: str) -> SourceMissing:
         """There is no such subscription: perhaps there is such a topic, which has some."""
         project = self._connection.project_id
         topic = names.topic_path(project, path if names.is_topic_path(path) else name, SourceFailed)
@@ -105,17 +105,17 @@ class PubSubSource(Received):
                 if not found:
                     client.get_topic(request={"topic": topic}, retry=briefly(), timeout=CALL_SECONDS)
             except (NotFound, PermissionDenied):
-                return SourceFailed(
+                return SourceMissing(
                     f"project {project!r} has no subscription {name!r}",
                     next_step=self._creation("TOPIC", name),
                 )
         if not found:
-            return SourceFailed(
+            return SourceMissing(
                 f"{name!r} is a topic of project {project!r}, which has no subscription to read from",
                 next_step=self._creation(name, f"{name}-flow"),
             )
         shown = ", ".join(sorted(found)[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
-        return SourceFailed(
+        return SourceMissing(
             f"{name!r} is a topic of project {project!r}; a stream reads from a subscription of it",
             next_step=f"name one of: {shown};  or  {self._creation(name, f'{name}-flow')}",
         )

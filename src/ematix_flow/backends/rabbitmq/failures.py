@@ -15,7 +15,14 @@ from pika.exceptions import (
     ProbableAuthenticationError,
 )
 
-from ematix_flow.errors import CannotConnect, FlowError, LoadError, SourceFailed, TargetFailed
+from ematix_flow.errors import (
+    CannotConnect,
+    FlowError,
+    LoadError,
+    SourceFailed,
+    SourceMissing,
+    TargetFailed,
+)
 
 URL_FIELDS = "url / amqp_url"  # the same: one takes the other's place
 ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, NOT_ALLOWED = 403, 404, 405, 530
@@ -77,7 +84,8 @@ def _reason(error: BaseException, label: str, vhost: str, user: str) -> tuple[st
 def source_refused(error: BaseException, name: str, queue: str, *, was_there: bool = False) -> SourceFailed:
     """The broker does not let us follow a queue."""
     what, step = _queue_reason(error, queue, was_there)
-    return SourceFailed(
+    kind = SourceMissing if _code(error) == NOT_FOUND else SourceFailed
+    return kind(
         f"connection {name!r}: {what}",
         state="what was received stays; what is not acknowledged is still in the queue, if there is one",
         next_step=step,
