@@ -73,6 +73,7 @@ class Spool:
         self._last_message = 0.0
         self._asked_drained = self._kept = self._tidied = self._asked_lag = 0.0
         self._lag: Mapping[str, int] = {}
+        self._came = self._came_before_lag = 0  # messages that the source has given
         self.lag_unit: LagUnit = "messages"  # what `lag` counts
 
     @property
@@ -197,6 +198,7 @@ class Spool:
         if not messages:
             return
         self._last_message, self._is_drained = time.monotonic(), False
+        self._came += len(messages)
         making = self._making
         with self._lock:
             for message in messages:
@@ -241,7 +243,7 @@ class Spool:
         if self._pending or self._making.messages:
             receiver.keep()
         if now - self._asked_lag >= 5:
-            self._asked_lag, self._lag = now, receiver.lag()
+            self._asked_lag, self._came_before_lag, self._lag = now, self._came, receiver.lag()
         with self._lock:
             outdated = self._known.outdated(now)
             for held in outdated:
@@ -355,8 +357,29 @@ class Spool:
             return [self._pending[number].name for number in sorted(self._pending)]
 
     def lag(self) -> Mapping[str, int]:
-        """What the source last said of how much waits in each partition, in `lag_unit`; seconds old."""
-        return self._lag
+        """How much waits in each partition, in `lag_unit`, at the source and here; empty if that is unknown.
+
+        Messages that are here are added to those that wait at the source, which is asked every few seconds:
+        what came since is no longer there. Where the source tells times, it is how long the oldest message
+        here has waited that is added.
+        """
+        said = self._lag
+        if self.lag_unit == "milliseconds":
+            waited = self._waited_milliseconds()
+            return {place: behind + waited for place, behind in said.items()}
+        here, came = self.pending_rows(), self._came - self._came_before_lag
+        if len(said) == 1 or not here:
+            return {place: max(0, waiting - came) + here for place, waiting in said.items()}
+        return {}  # which of several places the messages here are of is not known
+
+    def _waited_milliseconds(self) -> int:
+        with self._lock:
+            oldest = min(self._pending, default=None)
+            path = None if oldest is None else self.segments / self._pending[oldest].name
+        try:
+            return 0 if path is None else max(0, int((time.time() - path.stat().st_mtime) * 1000))
+        except FileNotFoundError:  # loaded meanwhile
+            return 0
 
     def close(self) -> None:
         """Stop receiving. What is not settled stays here; what is not in a segment is still at its source."""

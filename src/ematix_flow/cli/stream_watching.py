@@ -61,9 +61,12 @@ class StreamState:
         self.rows_written += written
         self.seconds = seconds
         self.rate = written / seconds if seconds > 0 else 0.0
+        self.take_lag(lag, lag_unit)
+        self.changed = True
+
+    def take_lag(self, lag: Mapping[str, int], lag_unit: str) -> None:
         in_all = max if lag_unit == "milliseconds" else sum  # times of several partitions do not add up
         self.lag, self.lag_unit = in_all(lag.values()) if lag else None, lag_unit
-        self.changed = True
 
     def numbers(self) -> dict[str, int | float]:
         """What is known, by name; what there is nothing of is left out."""
@@ -129,6 +132,10 @@ class StreamView(StreamWatch):
         with self._lock:
             self.states[name].take(number, rows_read, rows_written, seconds, lag, lag_unit)
             self.shown_state(self.states[name])
+
+    def lag(self, name: str, lag: Mapping[str, int], lag_unit: str) -> None:
+        with self._lock:  # shown with what is told next: by itself it is no news
+            self.states[name].take_lag(lag, lag_unit)
 
     def dead_letters(self, name: str, count: int) -> None:
         with self._lock:

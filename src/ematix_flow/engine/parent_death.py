@@ -18,8 +18,10 @@ from typing import Any
 
 # Runs in the child before the program: asks for the signal, and looks whether the parent died before that.
 _LAUNCHER = """
-import ctypes, os, sys
+import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
+for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # as Python does, and passes on
+    signal.signal(ignored, signal.SIG_DFL)
 if os.getppid() != int(sys.argv[1]):
     sys.exit(1)
 try:

@@ -26,6 +26,9 @@ class StreamWatch:
         It counts messages, or the ``milliseconds`` behind the newest one.
         """
 
+    def lag(self, name: str, lag: Mapping[str, int], lag_unit: str) -> None:
+        """How much waits now, though no batch came. Empty when it is not known."""
+
     def dead_letters(self, name: str, count: int) -> None:
         """So many more messages were put aside."""
 

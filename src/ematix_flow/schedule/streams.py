@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.run_logs import open_run_log
+from ematix_flow.backends.streams import LagUnit
 from ematix_flow.engine.streams.batches import BatchReport
 from ematix_flow.engine.streams.place import place_of
 from ematix_flow.engine.streams.stream import Stream, plan_of
@@ -310,6 +311,7 @@ class _Run:
                 alive=self._alive,
                 failing=self._failing,
                 stop=self.running._stop,
+                lag=self._lag,
             )
             self.watch.started(self.spec.name, "")
             self.metrics.state(self.spec.name, "running")
@@ -320,6 +322,10 @@ class _Run:
         self.metrics.idle(self.spec.name)
         if self._record is not None and utc_now() - self._record.started_at >= self._well_after:
             self._well()
+
+    def _lag(self, lag: Mapping[str, int], unit: LagUnit) -> None:
+        self.metrics.lag(self.spec.name, lag, unit)
+        self.watch.lag(self.spec.name, lag, unit)
 
     def _well(self) -> None:
         """A batch is loaded, or it runs for long enough without one: a failure before is over."""

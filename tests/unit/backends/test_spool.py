@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -396,4 +397,55 @@ def test_messages_of_two_connections_do_not_share_a_segment(tmp_path: Path) -> N
     spool.settle(spool.pending())
     spool.turn(timeout=0)
     assert not broker.unacknowledged and not broker.ready
+    spool.close()
+
+
+class Counting(BrokerReceiver):
+    """A queue that says how many messages are ready in it."""
+
+    def lag(self) -> Mapping[str, int]:
+        return {"q": len(self.broker.ready)}
+
+
+def test_lag_counts_what_waits_at_the_source_and_what_lies_in_the_spool(tmp_path: Path) -> None:
+    broker = broker_with(*(b"%d" % n for n in range(10)))
+    spool = driven(tmp_path, Counting(broker), max_rows=4)
+    seen = set()
+    while spool.pending_rows() < 10:
+        spool.turn(timeout=0)
+        seen.add(spool.lag()["q"])
+    assert seen == {10}  # wherever they are, none is in a target
+    spool.settle(spool.pending())
+    assert spool.lag() == {"q": 0}
+    spool.close()
+
+
+def test_lag_that_the_source_does_not_tell_is_unknown_whatever_lies_in_the_spool(tmp_path: Path) -> None:
+    class Silent(BrokerReceiver):
+        def lag(self) -> Mapping[str, int]:
+            return {}
+
+    spool = driven(tmp_path, Silent(broker_with(b"1", b"2")))
+    while not spool.pending_rows():
+        spool.turn(timeout=0)
+    assert spool.lag() == {}
+    spool.close()
+
+
+def test_lag_in_time_adds_how_long_the_oldest_message_waits_in_the_spool(tmp_path: Path) -> None:
+    class Timed(BrokerReceiver):
+        lag_unit = "milliseconds"
+
+        def lag(self) -> Mapping[str, int]:
+            return {"s/0": 1200}
+
+    spool = driven(tmp_path, Timed(broker_with(b"1")), linger=0)
+    while not spool.pending():
+        spool.turn(timeout=0)
+    segment = spool.segments / spool.pending()[0]
+    long_ago = time.time() - 60
+    os.utime(segment, (long_ago, long_ago))
+    assert spool.lag()["s/0"] >= 61_200
+    spool.settle(spool.pending())
+    assert spool.lag() == {"s/0": 1200}
     spool.close()

@@ -101,6 +101,7 @@ class Part:
             report=self._report,
             alive=lambda: self._alive(query.is_idle),
             stop=stream.stop,
+            lag=lambda lag, unit: stream.lag(stream.lags.put(self.label, lag), unit),
         )
         try:
             query.start(spark, self._failure)
@@ -111,7 +112,7 @@ class Part:
 
     def _report(self, batch: BatchReport) -> None:
         self._is_well()
-        self.stream.report(batch)
+        self.stream.report(replace(batch, lag=self.stream.lags.put(self.label, batch.lag)))
 
     def _alive(self, is_idle: bool) -> None:
         """One that failed and then waits for messages for a while has none left to fail of."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from ematix_flow.engine.streams.batches import BatchLoader, BatchReport, union
 from ematix_flow.engine.streams.checkpoint import Checkpoint, joined
 from ematix_flow.engine.streams.following import Followed
 from ematix_flow.engine.streams.incoming import Incoming
+from ematix_flow.engine.streams.lag import LagWatch, TellLag
 from ematix_flow.engine.streams.sinks import BatchName
 from ematix_flow.errors import FlowError
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_SECONDS = 0.1
-_LAG_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 _starting = threading.Lock()  # settings are the session's: two queries start one after the other
 
@@ -55,6 +55,7 @@ class StreamQuery:
         report: Callable[[BatchReport], None],
         alive: Callable[[], None],
         stop: threading.Event,
+        lag: TellLag = lambda lag, unit: None,
     ) -> None:
         self.name, self.sources, self.checkpoint = name, sources, checkpoint
         self._make_loader, self._renew_loader, self._loader = make_loader, renew_loader, None
@@ -65,7 +66,7 @@ class StreamQuery:
         self._idle.set()
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
-        self._asked_lag, self._last_lag = -_LAG_SECONDS, dict[str, int]()
+        self._lag = LagWatch(name, sources, lag)
         self._stored_ids: list[dict[str, str]] = []
         self._done = -1  # the newest batch that every target has
 
@@ -93,6 +94,8 @@ class StreamQuery:
             raise
         except Exception as error:
             raise failure(error) from error
+        done = self.checkpoint.last_committed()
+        self._lag.start(self.checkpoint.positions(done) if done is not None else ())
 
     @property
     def is_idle(self) -> bool:
@@ -126,6 +129,7 @@ class StreamQuery:
 
     def close(self) -> None:
         """Let the targets go of what they keep open."""
+        self._lag.stop()
         for sink in self._loader.sinks if self._loader is not None else ():
             sink.close()
 
@@ -205,8 +209,7 @@ class StreamQuery:
         self._done = number
         if incoming is None:  # Spark found the spool before its first message, or again after its last
             return
-        # several sources are of one kind
-        self._report(replace(report, lag=self._lag(after), lag_unit=self.sources[0].lag_unit))
+        self._report(replace(report, lag=self._lag.after_batch(after), lag_unit=self._lag.unit))
 
     def _verify_places(self, after: tuple[str | None, ...]) -> None:
         """Before a batch is read; what is learnt is stored before the batch is loaded."""
@@ -236,20 +239,3 @@ class StreamQuery:
                 return None
             total += found
         return total
-
-    def _lag(self, after: tuple[str | None, ...]) -> Mapping[str, int]:
-        """Asked for now and then: a broker is not to be asked for every small batch."""
-        now = time.monotonic()
-        if now - self._asked_lag < _LAG_SECONDS:
-            return self._last_lag
-        self._asked_lag, self._last_lag = now, self._lag_now(after)
-        return self._last_lag
-
-    def _lag_now(self, after: tuple[str | None, ...]) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for source, ended in zip(self.sources, after, strict=True):
-            try:
-                found |= source.lag(ended)
-            except FlowError as error:  # who only counts does not stop a stream
-                _log.debug("the lag of %s is not known: %s", self.name, error)
-        return found

@@ -20,6 +20,7 @@ from ematix_flow.engine.streams.batches import (
 )
 from ematix_flow.engine.streams.checkpoint import separate
 from ematix_flow.engine.streams.following import SharedPositions, SharedSpool
+from ematix_flow.engine.streams.lag import LagOfParts, TellLag
 from ematix_flow.engine.streams.lookups import Lookups
 from ematix_flow.engine.streams.part import Part
 from ematix_flow.engine.streams.place import StreamPlace
@@ -62,11 +63,15 @@ class Stream:
         alive: Callable[[], None] = lambda: None,
         failing: Callable[[str, FlowError | None], None] = lambda target, error: None,
         stop: threading.Event | None = None,
+        lag: TellLag = lambda lag, unit: None,
     ) -> None:
-        """``failing`` is told of a target that fails alone, and with None that it is well again."""
+        """``failing`` is told of a target that fails alone, and with None that it is well again.
+
+        ``lag`` is told how much waits while no batch comes.
+        """
         self.spec, self.world, self.place, self.once = spec, world, place, once
         self.letters, self.report, self.note, self.alive = letters, report, note, alive
-        self.failing = failing
+        self.failing, self.lag, self.lags = failing, lag, LagOfParts()
         self.stop = stop or threading.Event()
         for connection in [s.connection for s in spec.sources] + [t.connection for t in spec.targets]:
             world.backend(connection)  # so that Spark, once it is started, has the jars of all of them

@@ -1,0 +1,104 @@
+"""How much waits behind a stream: asked for after batches, and also while none comes.
+
+What a source cannot say is unknown, and never shown as the last number that it said.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
+
+from ematix_flow.backends.streams import LagUnit
+from ematix_flow.engine.streams.following import Followed
+
+_log = logging.getLogger(__name__)
+BATCH_SECONDS = 2.0  # a broker is not to be asked for every small batch
+IDLE_SECONDS = 5.0
+_STOP_SECONDS = 2.0
+
+Lag = Mapping[str, int]
+TellLag = Callable[[Lag, LagUnit], None]
+Positions = tuple[str | None, ...]
+
+
+class LagWatch:
+    """The lag of one query. ``tell`` is told what is found while no batch comes, by a thread of its own."""
+
+    def __init__(self, name: str, sources: Sequence[Followed], tell: TellLag) -> None:
+        self._name, self._sources, self._tell = name, sources, tell
+        self._lock = threading.Lock()  # one question at a time
+        self._asked, self._last = -IDLE_SECONDS, dict[str, int]()
+        self._reached: Positions = (None,) * len(sources)
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def unit(self) -> LagUnit:
+        return self._sources[0].lag_unit  # several sources are of one kind
+
+    def start(self, reached: Positions) -> None:
+        """From now on, ``reached`` being where the query stands."""
+        if len(reached) == len(self._sources):
+            self._reached = reached
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._watch,), name=f"ematix-flow lag {self._name}", daemon=True
+        )
+        self._thread.start()
+
+    def after_batch(self, reached: Positions) -> Lag:
+        """The lag behind a batch that is loaded; at most `BATCH_SECONDS` old."""
+        with self._lock:
+            self._reached = reached
+            if time.monotonic() - self._asked >= BATCH_SECONDS:
+                self._ask()
+            return self._last
+
+    def stop(self) -> None:
+        """A question that is under way is given a moment: its source is closed next."""
+        self._ended.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_STOP_SECONDS)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(min(IDLE_SECONDS, 1.0)):
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Ask, unless that was done only just now, and tell what was found."""
+        with self._lock:
+            if time.monotonic() - self._asked < IDLE_SECONDS:
+                return
+            self._ask()
+            found = self._last
+        if not self._ended.is_set():
+            self._tell(found, self.unit)
+
+    def _ask(self) -> None:
+        found: dict[str, int] = {}
+        for source, position in zip(self._sources, self._reached, strict=True):
+            try:
+                found |= source.lag(position)
+            except Exception as error:  # who only counts does not stop a stream
+                _log.debug("the lag of %s is not known: %s", self._name, error)
+        self._asked, self._last = time.monotonic(), found
+
+
+class LagOfParts:
+    """The lag of a stream whose targets move apart: that of the part that is furthest behind."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._parts: dict[str, Lag] = {}
+
+    def put(self, part: str, lag: Lag) -> Lag:
+        """Note what one part says; the lag of all."""
+        with self._lock:
+            self._parts[part] = lag
+            found: dict[str, int] = {}
+            for each in self._parts.values():
+                for place, much in each.items():
+                    found[place] = max(much, found.get(place, 0))
+            return found
