@@ -23,6 +23,7 @@ from ematix_flow.backends.control_tables import (
     control_insert,
     control_select,
 )
+from ematix_flow.backends.planned_changes import still_needed
 from ematix_flow.backends.positions import batch_key, nothing_new, require_position
 from ematix_flow.backends.sql_session import SqlDialect, SqlSession
 from ematix_flow.errors import FlowError, PlanError, RowRejected, TargetFailed
@@ -106,13 +107,22 @@ class Application:
             require_staged(load, rows_in, self.staged)
             if target.transactional_ddl and load.changes.changes:
                 target.change(session, load)
-            elif target.live_columns(session, load.table) is None or load.changes.changes:
+            elif not self._is_as_planned():
                 return Applied(rows_in=rows_in, rows_inserted=rows_in, watermark=high)
             counts = self._run(self._steps(select))
             refuse_shrink(load, counts)
+            session.check_deferred()
         finally:
             session.rollback()
         return applied_of(load, rows_in, counts, high)
+
+    def _is_as_planned(self) -> bool:
+        """Whether the table is there, with all changes that were planned."""
+        target, load = self.target, self.load
+        live = target.live_columns(self.session, load.table)
+        if live is None or not load.changes.changes:
+            return live is not None
+        return not still_needed(load, target.plan_within(self.session, load.table, live, load.matching))
 
     def _asked_once(self) -> exp.Expr:
         if BATCH not in self.work:

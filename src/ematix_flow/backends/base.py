@@ -224,6 +224,9 @@ class StagedPart:
     bytes: int
 
 
+RowCheck = Callable[["pa.RecordBatch"], None]  # RowRejected for a row that the target has no value for
+
+
 class Staging(Protocol):
     """Picklable handle of one attempt's staging, written from inside Spark tasks."""
 
@@ -352,6 +355,13 @@ class Target(ABC):
     @abstractmethod
     def create_staging(self, load: Load, schema: pa.Schema) -> Staging:
         """A place for tasks to write rows of ``schema`` (the declared columns)."""
+
+    def row_check(self, table: TableSpec) -> RowCheck | None:
+        """What refuses rows of the declared columns that this target cannot hold, before they are staged.
+
+        Picklable. None where a staging or the load itself finds them out.
+        """
+        return None
 
     @abstractmethod
     def apply(self, load: Load, rows: SameDatabaseRows | StagedRows) -> Applied:

@@ -100,9 +100,9 @@ class RelationalTarget(Target):
     ) -> TablePlan:
         refuse_control_table(self.dialect, table)
         with self.reading() as session:
-            return self._plan(session, table, live, matching)
+            return self.plan_within(session, table, live, matching)
 
-    def _plan(
+    def plan_within(
         self, session: SqlSession, table: TableSpec, live: LiveTable | None, matching: Matching | None
     ) -> TablePlan:
         matching = matching or matched_by_key(table)
@@ -223,7 +223,7 @@ class RelationalTarget(Target):
             return
         self.before_change(session, load)
         live = self.live_columns(session, load.table)
-        for change in still_needed(load, self._plan(session, load.table, live, load.matching)):
+        for change in still_needed(load, self.plan_within(session, load.table, live, load.matching)):
             self.make_change(session, load.table, change)
 
     def make_change(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:

@@ -142,6 +142,10 @@ class SqlSession(ABC):
     @abstractmethod
     def rollback(self) -> None: ...
 
+    def check_deferred(self) -> None:
+        """Check now what the database would check at the commit; RowRejected as there."""
+        return
+
 
 @contextmanager
 def transaction(session: SqlSession) -> Iterator[None]:

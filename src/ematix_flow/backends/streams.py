@@ -317,6 +317,10 @@ class Sender(Protocol):
         """How many were sent. With a token all or nothing, and 0 when the token is there already."""
         ...
 
+    def check(self, batch: pa.RecordBatch) -> None:
+        """RowRejected for a message that the broker would refuse for what it is. Sends nothing."""
+        ...
+
     def kept(self) -> Sender:
         """For one process that sends batch after batch: what it opens stays open. Not picklable.
 

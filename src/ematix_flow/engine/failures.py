@@ -32,6 +32,7 @@ _PLAIN = frozenset(
     {"SparkException", "SparkRuntimeException", "AnalysisException", "ParseException", "RuntimeException"}
 )
 _ROW_CONDITIONS = ("CAST_", "NUMERIC_VALUE_OUT_OF_RANGE", "NOT_NULL_ASSERT_VIOLATION", "EXCEED_LIMIT_LENGTH")
+_ROW_STATE = re.compile(r"SQLSTATE: (?:22|23|P0001)")  # values, constraints, and what SQL itself raises
 _GATEWAY_GONE = (
     "Answer from Java side is empty",
     "An error occurred while trying to connect to the Java server",
@@ -89,7 +90,7 @@ def translate(error: BaseException, *, what: str, source: bool = False) -> error
     of_file = of_a_file(text, cause)
     if of_file is not None:
         return of_file
-    kind = _kind(error, cause, source)
+    kind = _kind(error, text, cause, source)
     return kind(f"{what} failed: {cause}", next_step=_next_step(text))
 
 
@@ -151,11 +152,11 @@ def _revived(text: str) -> errors.FlowError | None:
     return revived
 
 
-def _kind(error: BaseException, cause: str, source: bool) -> type[errors.FlowError]:
+def _kind(error: BaseException, text: str, cause: str, source: bool) -> type[errors.FlowError]:
     if source and _is_a(error, "AnalysisException"):
         return errors.SourceFailed
     condition = _CONDITION.search(cause)
-    if condition and condition[1].startswith(_ROW_CONDITIONS):
+    if (condition and condition[1].startswith(_ROW_CONDITIONS)) or _ROW_STATE.search(text):
         return errors.RowRejected
     return errors.SparkFailed
 

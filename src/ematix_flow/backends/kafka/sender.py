@@ -54,6 +54,8 @@ class KafkaSender:
     connection: KafkaConnection
     topic: str
     options: Mapping[str, str] = field(default_factory=dict)
+    largest: int | None = None  # bytes of a message that the topic takes, when the broker tells
+    partitions: int | None = None  # how many the topic has
 
     def __repr__(self) -> str:
         return f"KafkaSender({self.topic!r})"
@@ -67,6 +69,21 @@ class KafkaSender:
         sent = outbox.put_all(batches)
         outbox.confirm()
         return sent
+
+    def check(self, batch: pa.RecordBatch) -> None:
+        for message in _messages(batch):
+            partition = message.get("partition")
+            if partition is not None and self.partitions is not None and partition >= self.partitions:
+                raise RowRejected(
+                    f"a message names partition {partition}, and topic {self.topic!r} has {self.partitions}",
+                    next_step="fix what the partition is computed from, or add partitions",
+                )
+            size = _size(message)
+            if self.largest is not None and size > self.largest and _compressed(message) > self.largest:
+                raise RowRejected(
+                    f"a message has {size:,} bytes, and topic {self.topic!r} takes {self.largest:,}",
+                    next_step="raise max.message.bytes of the topic (kafka-configs --alter), or send less",
+                )
 
     def kept(self) -> KeptSender:
         return KeptSender(self)
@@ -97,6 +114,9 @@ class KeptSender:
         sent = self._outbox.put_all(batches)
         self._outbox.confirm()
         return sent
+
+    def check(self, batch: pa.RecordBatch) -> None:
+        self._sender.check(batch)
 
     def kept(self) -> KeptSender:
         return self
@@ -224,6 +244,20 @@ def _messages(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         if header is not None:
             message["headers"] = header_pairs(header)
         yield message
+
+
+def _size(message: Mapping[str, Any]) -> int:
+    """The bytes of a message, without what its batch adds."""
+    headers = sum(len(name.encode()) + len(value or b"") for name, value in message.get("headers", ()))
+    return len(message["value"] or b"") + len(message.get("key", b"")) + headers
+
+
+def _compressed(message: Mapping[str, Any]) -> int:
+    """The bytes of a message as it travels."""
+    import pyarrow as pa
+
+    value = message["value"] or b""
+    return _size({**message, "value": pa.compress(value, "lz4", asbytes=True)})
 
 
 def header_pairs(text: str) -> list[tuple[str, bytes | None]]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
-from ematix_flow.backends.kafka.cluster import Cluster
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from ematix_flow.backends.kafka.cluster import SECONDS, Cluster
 from ematix_flow.backends.kafka.failures import create_command
 from ematix_flow.backends.kafka.sender import KafkaSender
 from ematix_flow.backends.kafka.transactions import settled_marker
 from ematix_flow.backends.streams import MessageTarget
-from ematix_flow.errors import TargetFailed, did_you_mean
+from ematix_flow.errors import FlowError, TargetFailed, did_you_mean
+
+_log = logging.getLogger(__name__)
 
 
 class KafkaTarget(MessageTarget):
@@ -33,7 +38,25 @@ class KafkaTarget(MessageTarget):
         )
 
     def sender(self, place: str, options: Mapping[str, str]) -> KafkaSender:
-        return KafkaSender(self._cluster.connection, place, dict(options))
+        partitions = self._cluster.topics().get(place)
+        return KafkaSender(
+            self._cluster.connection,
+            place,
+            dict(options),
+            self._largest(place),
+            len(partitions) if partitions else None,
+        )
+
+    def _largest(self, place: str) -> int | None:
+        """How many bytes a message of the topic has at most; None when we may not ask."""
+        topic = ConfigResource(ResourceType.TOPIC, place)
+        try:
+            answer = self._cluster.admin.describe_configs([topic], request_timeout=SECONDS)[topic]
+            found = self._cluster.answer(answer, f"look at topic {place!r}")
+        except FlowError as error:
+            _log.debug("what topic %s takes is not known: %s", place, error.what)
+            return None
+        return int(found["max.message.bytes"].value)
 
     def last_token(self, pipeline: str, target: str) -> tuple[str, str | None] | None:
         found = settled_marker(self._cluster, pipeline, target)

@@ -47,6 +47,10 @@ class KinesisSender:
     def kept(self) -> KinesisSender:
         return self  # each batch connects anew
 
+    def check(self, batch: pa.RecordBatch) -> None:
+        for _ in self._requests([batch]):
+            pass
+
     def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
         sent = 0
         client = shared_client(self.connection, attempts=ATTEMPTS)

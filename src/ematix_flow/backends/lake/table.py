@@ -113,6 +113,10 @@ class LakeFormat(ABC):
     def newest_load(self, spark: SparkSession, table: TableSpec) -> int:
         """The highest number of a load that the table's newest commits carry; 0 when none does."""
 
+    def refuse_rows(self, spark: SparkSession, table: TableSpec, rows: DataFrame) -> None:
+        """RowRejected for rows that a rule of the table refuses when they are written. Writes nothing."""
+        return
+
     @abstractmethod
     def is_conflict(self, error: Exception) -> bool:
         """Whether a commit failed because another writer was first: then nothing of it was done."""

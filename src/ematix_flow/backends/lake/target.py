@@ -163,10 +163,10 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
         self._partition_by = partition_by
         return self
 
-    def _plan(
+    def plan_within(
         self, session: SqlSession, table: TableSpec, live: LiveTable | None, matching: Matching | None
     ) -> TablePlan:
-        found = without_keys(super()._plan(session, table, live, matching))
+        found = without_keys(super().plan_within(session, table, live, matching))
         if not self._partition_by:
             return found
         there = None if live is None else self._format.partitions(self.spark(), table)
@@ -321,9 +321,12 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
                 work.release()
 
     def _rehearse(self, load: Load, rows: StagedRows, journal: Journal) -> Applied:
-        work = self._load(self.spark(), load, journal, rows)
+        spark = self.spark()
+        work = self._load(spark, load, journal, rows)
         try:
-            return work.compute().applied
+            computed = work.compute()
+            self._format.refuse_rows(spark, load.table, _staged_frame(spark, _ours(rows.staging), rows))
+            return computed.applied
         finally:
             work.release()
 

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from sqlglot import exp
@@ -20,6 +21,7 @@ from ematix_flow.backends.base import (
     LedgerEntry,
     LiveTable,
     Load,
+    RowCheck,
     SameDatabaseRows,
     StagedRows,
     Staging,
@@ -30,6 +32,7 @@ from ematix_flow.backends.control_tables import CONTROL_SCHEMA, LEDGER, STAGING_
 from ematix_flow.backends.held_sessions import HeldSession
 from ematix_flow.backends.mysql.catalog import collations, live_table
 from ematix_flow.backends.mysql.dialect import MySQLDialect
+from ematix_flow.backends.mysql.encoding import require_storable
 from ematix_flow.backends.mysql.exact import exact_select
 from ematix_flow.backends.mysql.failures import UNCHANGED, blamed_on_source, is_conflict, is_denied
 from ematix_flow.backends.mysql.lock import pipeline_lock
@@ -125,11 +128,11 @@ class MySQLTarget(RelationalTarget):
         name = self.dialect.quote(schema)
         return f"CREATE DATABASE IF NOT EXISTS {name} CHARACTER SET utf8mb4 COLLATE {self.dialect.collation}"
 
-    def _plan(
+    def plan_within(
         self, session: SqlSession, table: TableSpec, live: LiveTable | None, matching: Matching | None
     ) -> TablePlan:
         require_names(table.with_load_columns())
-        return super()._plan(session, sized_keys(table), live, matching)
+        return super().plan_within(session, sized_keys(table), live, matching)
 
     def _plan_one(
         self, session: SqlSession, wanted: TableSpec, live: LiveTable | None, matching: Matching
@@ -164,7 +167,7 @@ class MySQLTarget(RelationalTarget):
         except FlowError as error:
             if not is_conflict(error):
                 raise
-            left = self._plan(session, table, self.live_columns(session, table), None)
+            left = self.plan_within(session, table, self.live_columns(session, table), None)
             if (change.action, change.subject) in [(c.action, c.subject) for c in left.changes]:
                 raise
 
@@ -206,6 +209,10 @@ class MySQLTarget(RelationalTarget):
             self._create_database(session, STAGING_SCHEMA)
             session.execute(create_staging_sql(staging, load.table, self.dialect))
         return staging
+
+    def row_check(self, table: TableSpec) -> RowCheck | None:
+        kinds = {item.name: item.type.kind for item in table.columns}
+        return partial(require_storable, kinds=kinds, offset=0)
 
     def staged_select(self, session: SqlSession, rows: StagedRows, table: TableSpec) -> exp.Expr:
         return staged_rows(rows, table, self.dialect)

@@ -8,6 +8,9 @@ from typing import Any
 
 _SHOWN = 200
 _SEVERITY = re.compile(r"\b(ERROR|FATAL|PANIC):\s+(.+)")
+_OF_A_ROW = ("22", "23", "44", "38", "39")  # values, constraints, views, and functions of other languages
+# raised by a trigger, an assertion of one, a row or an index entry that is too large, JSON that is too deep
+_OF_ONE_ROW = ("P0001", "P0004", "54000", "54001")
 _STATE_NOT_TOLD = "P0000"
 _BROKEN = ("OperationalError", "InterfaceError")
 
@@ -47,6 +50,15 @@ class Diagnosis:
     def is_about_sql(self) -> bool:
         """Unknown names, wrong syntax or types, arithmetic: the statement is at fault, not the target."""
         return (self.state[:2] == "42" and self.state != "42501") or self.state in ("22012", "21000")
+
+    @property
+    def is_about_a_row(self) -> bool:
+        """A value, a constraint, a trigger or a policy of the table refused a row."""
+        if self.is_conflict:
+            return False
+        if self.state == "42501":  # otherwise a right that is missing
+            return self.message.startswith("new row violates row-level security policy")
+        return self.state[:2] in _OF_A_ROW or self.state in _OF_ONE_ROW
 
     @property
     def sentence(self) -> str:

@@ -53,7 +53,7 @@ def target_failure(error: Exception, names: Mapping[str, str] | None = None) -> 
     told = rejection_in(str(error))
     if told is not None:
         return RowRejected(told, state=UNCHANGED, next_step=_MEND)
-    if found.state[:2] in ("22", "23") and not found.is_conflict:
+    if found.is_about_a_row:
         return _row_rejected(found, names or {})
     return TargetFailed(f"PostgreSQL: {found.sentence}", state=UNCHANGED, next_step=_target_advice(found))
 
@@ -92,12 +92,11 @@ def with_columns(error: RowRejected, table: TableSpec) -> RowRejected:
     )
 
 
-def commit_failure(error: Exception) -> TargetFailed:
-    """A commit that was not answered may have happened."""
+def commit_failure(error: Exception) -> FlowError:
+    """A commit that was not answered may have happened; a deferred constraint refuses rows only there."""
     found = diagnose(error)
     if not found.lost:
-        failure = target_failure(error)
-        return failure if isinstance(failure, TargetFailed) else TargetFailed(failure.what, state=UNCHANGED)
+        return target_failure(error)
     return TargetFailed(
         f"the connection to the target broke during the commit: {found.message}",
         state="the load is either complete or not there at all; the ledger in the target knows which",

@@ -50,6 +50,9 @@ class PostgresSession(SqlSession):
         if answer != "COMMIT":  # a transaction in which something failed is rolled back by its COMMIT
             raise TargetFailed("PostgreSQL rolled the transaction back at its commit", state=UNCHANGED)
 
+    def check_deferred(self) -> None:
+        self._run("SET CONSTRAINTS ALL IMMEDIATE", None)
+
     def rollback(self) -> None:
         # a connection that broke has been rolled back by the server; the first error is the one to tell
         with suppress(psycopg.OperationalError):

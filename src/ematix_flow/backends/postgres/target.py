@@ -16,6 +16,7 @@ from ematix_flow.backends.base import (
     Applied,
     LiveTable,
     Load,
+    RowCheck,
     SameDatabaseRows,
     StagedRows,
     Staging,
@@ -39,6 +40,7 @@ from ematix_flow.backends.postgres.staging_table import (
     staging_name,
     staging_prefix,
 )
+from ematix_flow.backends.postgres.storable import storable_texts
 from ematix_flow.backends.relational import RelationalTarget
 from ematix_flow.backends.sql_session import SqlSession
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed
@@ -115,6 +117,9 @@ class PostgresTarget(RelationalTarget):
             self._create_staging_schema(session)
             session.execute(create_staging_sql(staging, self.dialect))
         return staging
+
+    def row_check(self, table: TableSpec) -> RowCheck | None:
+        return storable_texts(table)
 
     def _create_staging_schema(self, session: SqlSession) -> None:
         create = f"CREATE SCHEMA IF NOT EXISTS {self.dialect.quote(STAGING_SCHEMA)}"

@@ -48,6 +48,10 @@ class PubSubSender:
     def kept(self) -> PubSubSender:
         return self  # each batch connects anew
 
+    def check(self, batch: pa.RecordBatch) -> None:
+        for _ in self._windows([batch]):
+            pass
+
     def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
         sent = 0
         with publisher(self.connection) as client, ThreadPoolExecutor(AT_ONCE) as pool:

@@ -78,6 +78,10 @@ class RabbitMQSender:
     def kept(self) -> RabbitMQSender:
         return self  # each batch connects anew
 
+    def check(self, batch: pa.RecordBatch) -> None:
+        for _ in _outgoing([batch], place_of(self.place), None):
+            pass
+
     def send(self, batches: Iterable[pa.RecordBatch], token: Token | None = None) -> int:
         place = place_of(self.place)
         sending = _Sending(self, place, _outgoing(batches, place, token))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.conform import rejected
@@ -25,6 +26,7 @@ _UUID = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 _EPOCH = dt.date(1970, 1, 1)
 _FIRST_DAY = (dt.date.min - _EPOCH).days
 _LAST_DAY = (dt.date.max - _EPOCH).days
+_MISFITS = ("float", "double", "date", "timestamp", "timestamp_tz", "uuid")  # kinds with values it lacks
 _DAY = 86_400_000_000  # in microseconds
 
 
@@ -109,6 +111,18 @@ def _cast_numbers(found: pa.Array, data_type: DataType) -> pa.Array | None:
 
 
 # ------------------------------------------------------------------ into SQLite
+
+
+@dataclass(frozen=True)
+class StorableColumns:
+    """Refuses rows that SQLite cannot keep: NaN, and times that no ISO text orders. Picklable."""
+
+    columns: tuple[tuple[str, DataType], ...]
+
+    def __call__(self, batch: pa.RecordBatch) -> None:
+        for name, data_type in self.columns:
+            if data_type.kind in _MISFITS:
+                from_arrow(batch.column(name), name, data_type, 0)
 
 
 def from_arrow(array: pa.Array, name: str, data_type: DataType, offset: int) -> list[Any]:

@@ -82,7 +82,7 @@ def target_error(error: sqlite3.Error, file: DatabaseFile, failures: list[RowRej
     if refused is not None:
         refused.state = UNCHANGED
         return refused
-    if isinstance(error, sqlite3.IntegrityError):
+    if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError):
         return _constraint(text)
     if "locked" in text or "busy" in text:
         return _locked(file)

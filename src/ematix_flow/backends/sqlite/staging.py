@@ -17,7 +17,7 @@ from ematix_flow.backends.embedded import UNCHANGED, part_file, part_path
 from ematix_flow.backends.sqlite.collector import no_collection
 from ematix_flow.backends.sqlite.columns import from_arrow
 from ematix_flow.backends.sqlite.types import native_type
-from ematix_flow.errors import TargetFailed
+from ematix_flow.errors import RowRejected, TargetFailed
 from ematix_flow.spec.types import DataType
 
 if TYPE_CHECKING:
@@ -42,6 +42,12 @@ class SQLiteStaging:
             try:
                 with closing(sqlite3.connect(path, isolation_level=None)) as connection:
                     rows = self._fill(connection, batches)
+            except sqlite3.DataError as error:
+                raise RowRejected(
+                    f"SQLite cannot keep a row: {error}",
+                    state=UNCHANGED,
+                    next_step="send less in it, or filter it in the source SQL",
+                ) from error
             except sqlite3.Error as error:
                 raise TargetFailed(
                     f"cannot write staging in {self.folder}: {error}",

@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from ematix_flow.backends.base import LiveTable, Load, StagedPart, StagedRows, Staging, TableChange
+from ematix_flow.backends.base import (
+    LiveTable,
+    Load,
+    RowCheck,
+    StagedPart,
+    StagedRows,
+    Staging,
+    TableChange,
+)
 from ematix_flow.backends.embedded import create_staging_folder, drop_folder
 from ematix_flow.backends.embedded_target import EmbeddedTarget
 from ematix_flow.backends.sql_session import SqlSession
 from ematix_flow.backends.sqlite.alter import alter_table, limits
+from ematix_flow.backends.sqlite.columns import StorableColumns
 from ematix_flow.backends.sqlite.connection import target_error
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect, require_ordered, table_name
 from ematix_flow.backends.sqlite.session import SQLiteSession, reading, writing
@@ -104,6 +113,9 @@ class SQLiteTarget(EmbeddedTarget):
     def create_staging(self, load: Load, schema: pa.Schema) -> Staging:
         columns = tuple((c.name, c.type) for c in load.table.columns)
         return SQLiteStaging(create_staging_folder(self.file, load), columns)
+
+    def row_check(self, table: TableSpec) -> RowCheck | None:
+        return StorableColumns(tuple((c.name, c.type) for c in table.columns))
 
     def drop_staging(self, staging: Staging) -> None:
         assert isinstance(staging, SQLiteStaging)

@@ -31,7 +31,7 @@ from ematix_flow.engine.streams.decoding import (
     unreadable,
 )
 from ematix_flow.engine.streams.few import Messages
-from ematix_flow.engine.streams.incoming import Incoming
+from ematix_flow.engine.streams.incoming import Incoming, held
 from ematix_flow.engine.streams.isolating import is_of_rows, isolate
 from ematix_flow.engine.streams.schemas import KnownSchemas
 from ematix_flow.engine.streams.sinks import BatchName, Sink, TableSink
@@ -43,9 +43,10 @@ from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 SAMPLE = 1_000
+_TRIES = 5  # of one batch: a row that was accepted may be refused a moment later
 
 Seen = Callable[[], Counts]  # called when the batch was computed
 
@@ -127,23 +128,51 @@ class BatchLoader:
                 elif self.spec.on_error == "dlq":  # a batch that is sent is not looked at again
                     self._bad(batch, incoming, Counts(), report)
             faults.point("stream.staged")
-            for sink in self.sinks:
-                with report.timed("apply"), self.world.spark_errors(f"sending to {sink.label}"):
-                    applied = sink.commit(batch)
-                report.rows_written[sink.label] = applied.rows_inserted + applied.rows_updated
-                faults.point("stream.target_committed")
+            seen, left_out = self._commit(batch, incoming, seen, report)
             if not counted:
                 counts = seen()  # on their way
-                report.rows_read = counts.read
+                report.rows_read += counts.read + left_out
                 report.dropped += counts.bad if self.spec.on_error == "drop" else 0
         finally:
             for sink in self.sinks:
                 sink.discard()
 
+    def _commit(
+        self, batch: BatchName, incoming: Incoming, seen: Seen, report: BatchReport
+    ) -> tuple[Seen, int]:
+        """Into every target; what one refuses of the rows is left out of all of them, and counted."""
+        left_out = 0
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                self._commit_all(batch, report)
+                break
+            except RowRejected as error:
+                if self.spec.on_error == "fail" or self.decoders is None or not tries_left:
+                    raise
+                refused = error
+            with self.world.spark_errors(f"batch {batch.number} of {self.spec.name!r}"):
+                incoming, found = self._without_unloadable(batch, incoming, report, refused)
+                seen, left_out = self._stage_again(batch, incoming), left_out + found
+        return seen, left_out
+
+    def _commit_all(self, batch: BatchName, report: BatchReport) -> None:
+        if len(self.sinks) > 1 and self.spec.on_error != "fail":
+            # what a later target refuses must not be in an earlier one
+            for sink in self.sinks[1:]:
+                with report.timed("rehearse"), self.world.spark_errors(f"sending to {sink.label}"):
+                    sink.rehearse(batch)
+        for sink in self.sinks:
+            with report.timed("apply"), self.world.spark_errors(f"sending to {sink.label}"):
+                applied = sink.commit(batch)
+            if not applied.duplicate or sink.label not in report.rows_written:
+                report.rows_written[sink.label] = applied.rows_inserted + applied.rows_updated
+            faults.point("stream.target_committed")
+
     def _account(self, batch: BatchName, incoming: Incoming, seen: Seen, report: BatchReport) -> None:
         """Count what came, and see to what could not be read."""
         counts = seen()
-        report.rows_read, report.empty = counts.read, counts.empty
+        report.rows_read += counts.read
+        report.empty = counts.empty
         if counts.bad:
             self._bad(batch, incoming, counts, report)
 
@@ -163,8 +192,14 @@ class BatchLoader:
             except FlowError as error:
                 if self.spec.on_error == "fail" or not is_of_rows(error):
                     raise
-                incoming = self._without_unloadable(batch, incoming, report, error)
-                return incoming, self._stage_all(batch, incoming), tables
+                incoming, left_out = self._without_unloadable(batch, incoming, report, error)
+                report.rows_read += left_out
+                return incoming, self._stage_again(batch, incoming), tables
+
+    def _stage_again(self, batch: BatchName, incoming: Incoming) -> Seen:
+        """What is left of a batch."""
+        taken = incoming.few() if self._is_direct() else None
+        return self._stage_directly(batch, taken) if taken is not None else self._stage_all(batch, incoming)
 
     def _stage_directly(self, batch: BatchName, messages: Incoming | Messages) -> Seen:
         assert self.decoders is not None
@@ -203,6 +238,10 @@ class BatchLoader:
             and not _last_wins(self.sinks[0])
         )
 
+    def _stages_leniently(self, incoming: Incoming) -> bool:
+        """Whether rows that the target does not take are left out while they are staged."""
+        return self._is_direct() and (isinstance(self.sinks[0], TableSink) or incoming.few() is not None)
+
     def _stage_frames(self, batch: BatchName, rows: DataFrame) -> None:
         """Rows into every sink: computed by the SQL, projected, and of one key only the last."""
         if self.spec.transform_sql is not None:
@@ -239,14 +278,14 @@ class BatchLoader:
         assert self.letters is not None and self.decoders is not None
         letters = self.letters
         with report.timed("dead letters"):
-            table = self.sinks[0].plan.table if self._is_direct() else None
+            judge = self.sinks[0].judge() if self._stages_leniently(incoming) else None
 
             def put_aside(rows: Sequence[Mapping[str, Any]]) -> None:
                 letters.add([self._unloadable(row["stage"], row["reason"], row) for row in rows], batch.key)
                 for row in rows:
                     report.dead_letters[row["stage"]] = report.dead_letters.get(row["stage"], 0) + 1
 
-            each_row(bad_messages(incoming, self.decoders, table), put_aside)
+            each_row(bad_messages(incoming, self.decoders, judge), put_aside)
         faults.point("stream.dead_letters")
 
     def _unloadable(self, stage: str, reason: str, message: Mapping[str, Any]) -> Unloadable:
@@ -256,14 +295,13 @@ class BatchLoader:
 
     def _without_unloadable(
         self, batch: BatchName, incoming: Incoming, report: BatchReport, error: FlowError
-    ) -> Incoming:
+    ) -> tuple[Incoming, int]:
         """Find the rows that the SQL or a target refuses, put them aside, and go on without them."""
         if self.decoders is None:
             raise error
         self.note(f"batch {batch.number} holds what cannot be loaded, looking for it: {error.what}")
-        # what the database itself refuses shows only when it is asked
-        rehearsed = batch if isinstance(error, RowRejected) else None
-        found, rest = isolate(incoming.frame, lambda share: self._try(share, rehearsed), error)
+        lenient, spark = self._stages_leniently(incoming), incoming.frame.sparkSession
+        found, rest = isolate(incoming, lambda share: self._try(batch, share, lenient, spark), error)
         if self.spec.on_error == "dlq":
             assert self.letters is not None
             self.letters.add([self._unloadable(e.stage, e.reason, e.message) for e in found], batch.key)
@@ -272,37 +310,36 @@ class BatchLoader:
                 report.dead_letters[letter.stage] = report.dead_letters.get(letter.stage, 0) + 1
         else:
             report.dropped += len(found)
-        return Incoming(rest)
+        return rest, len(found)
 
-    def _try(self, messages: DataFrame, rehearsed: BatchName | None) -> None:
-        """Compute what would be staged of these messages; with a batch also stage it, and throw it away."""
-        from pyspark.sql import functions as F
-
-        assert self.plan.columns is not None and self.decoders is not None
+    def _try(
+        self, batch: BatchName, messages: Messages | DataFrame, lenient: bool, spark: SparkSession
+    ) -> None:
+        """Stage these messages, let every target refuse what it would, and throw all of it away."""
+        assert self.decoders is not None
         with self.world.spark_errors(f"a batch of {self.spec.name!r}"):
-            rows = decoded_frame(Incoming(messages), self.decoders, self.plan.columns)
-            rows = rows.where(F.col(REASON).isNull()).drop(REASON)
-            if self.spec.transform_sql is not None:
-                rows = run_sql(self.spec, rows, self.lookups())
-            for sink in self.sinks:
-                wanted = rows
-                if sink.plan.projection is not None:
-                    wanted.createOrReplaceTempView(VIEW)
-                    wanted = wanted.sparkSession.sql(sink.plan.projection)
-                wanted = wanted.select(*[_quoted(column.name) for column in sink.plan.table.columns])
-                check_rows(wanted, sink.plan.table)
-                if rehearsed is not None and isinstance(sink, TableSink):
-                    sink.stage_rows(rehearsed, wanted)
+            try:
+                if isinstance(messages, Sequence):
+                    self._stage_share(batch, messages, lenient, spark)
+                else:
+                    self._stage_all(batch, Incoming(messages))
+                for sink in self.sinks:
+                    sink.rehearse(batch)
+            finally:
+                for sink in self.sinks:
                     sink.discard()
 
-
-def check_rows(frame: DataFrame, table: Any) -> None:
-    """Whether every row fits the table; RowRejected names the first that does not."""
-    from ematix_flow.engine import tasks
-    from ematix_flow.engine.streams.isolating import fitting_task
-
-    for row in frame.mapInArrow(fitting_task(table), tasks.ANSWER).collect():
-        tasks.raise_told(row["answer"])
+    def _stage_share(self, batch: BatchName, messages: Messages, lenient: bool, spark: SparkSession) -> None:
+        """In this process, where nothing is to be computed by Spark."""
+        assert self.decoders is not None
+        computed = self.spec.transform_sql is not None or any(
+            sink.plan.projection is not None or _last_wins(sink) for sink in self.sinks
+        )
+        if computed:
+            self._stage_all(batch, held(spark, messages))
+            return
+        for sink in self.sinks:
+            sink.stage_messages(batch, messages, self.decoders, lenient=lenient)
 
 
 def last_of_each_key(rows: DataFrame, keys: Sequence[str]) -> DataFrame:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow import errors, faults
-from ematix_flow.backends.base import StagedPart, Staging
+from ematix_flow.backends.base import RowCheck, StagedPart, Staging
 from ematix_flow.backends.conform import conform
 from ematix_flow.backends.payloads.base import Bad, Decoded, Decoder
 from ematix_flow.backends.streams import MESSAGE_DDL, PARTITION, POSITION, TIMESTAMP, TOPIC
@@ -72,14 +72,29 @@ class ByOrigin:
                 yield own, decoder.decode(own)
 
 
+@dataclass(frozen=True)
+class Judge:
+    """What a row has to fit: the table's columns, and what its target can hold at all. Picklable."""
+
+    table: TableSpec
+    check: RowCheck | None = None
+
+    def fitted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows as they are staged; RowRejected for one that does not fit."""
+        fitting = conform(rows, self.table)
+        if self.check is not None:
+            self.check(fitting)
+        return fitting
+
+
 def stage_messages(
-    messages: Incoming | Messages, decoders: ByOrigin, staging: Staging, table: TableSpec, *, lenient: bool
+    messages: Incoming | Messages, decoders: ByOrigin, staging: Staging, judge: Judge, *, lenient: bool
 ) -> tuple[tuple[StagedPart, ...], Counts]:
     """Decode and write in the same task: the rows never enter Java. A few are the driver's own task.
 
-    ``lenient``: a row that the table refuses counts as bad; otherwise it stops the batch.
+    ``lenient``: a row that the judge refuses counts as bad; otherwise it stops the batch.
     """
-    task = _stage_task(decoders, staging, table, lenient)
+    task = _stage_task(decoders, staging, judge, lenient)
     told = [json.loads(answer) for answer in tasks.answers(messages, task)]
     for answer in told:
         if "error" in answer:
@@ -90,11 +105,11 @@ def stage_messages(
     return tuple(StagedPart(**answer["part"]) for answer in told), counts
 
 
-def _stage_task(decoders: ByOrigin, staging: Staging, table: TableSpec, lenient: bool) -> tasks.ArrowFunction:
+def _stage_task(decoders: ByOrigin, staging: Staging, judge: Judge, lenient: bool) -> tasks.ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = [Counts()]
         try:
-            rows = _rows(batches, decoders, table if lenient else None, table, found)
+            rows = _rows(batches, decoders, judge, lenient, found)
             part = staging.write(uuid.uuid4().hex, rows)
             faults.point("task.staged")
             told: dict[str, Any] = {"part": vars(part), "counts": vars(found[0])}
@@ -106,36 +121,36 @@ def _stage_task(decoders: ByOrigin, staging: Staging, table: TableSpec, lenient:
 
 
 def decoded_here(
-    messages: Messages, decoders: ByOrigin, table: TableSpec, *, lenient: bool
+    messages: Messages, decoders: ByOrigin, judge: Judge, *, lenient: bool
 ) -> tuple[list[pa.RecordBatch], Counts]:
     """What a few messages hold, in this process."""
     found = [Counts()]
-    rows = list(_rows(messages, decoders, table if lenient else None, table, found))
+    rows = list(_rows(messages, decoders, judge, lenient, found))
     return rows, found[0]
 
 
 def _rows(
     batches: Iterable[pa.RecordBatch],
     decoders: ByOrigin,
-    judged_by: TableSpec | None,
-    table: TableSpec,
+    judge: Judge,
+    lenient: bool,
     found: list[Counts],
 ) -> Iterator[pa.RecordBatch]:
     seen = 0
     for batch in batches:
         for own, read in decoders.decode(batch):
-            decoded = read if judged_by is None else fitting(read, judged_by)
+            decoded = fitting(read, judge) if lenient else read
             found[0] += counts_of(own, decoded)
             if decoded.rows.num_rows:
-                yield conform(decoded.rows, table, seen)
+                yield conform(decoded.rows, judge.table, seen)
                 seen += decoded.rows.num_rows
 
 
-def fitting(decoded: Decoded, table: TableSpec) -> Decoded:
-    """Without the rows that the table refuses, which are bad then, each with its reason."""
+def fitting(decoded: Decoded, judge: Judge) -> Decoded:
+    """Without the rows that the judge refuses, which are bad then, each with its reason."""
     import pyarrow as pa
 
-    refused = dict(_refused(decoded.rows, table, 0))
+    refused = dict(_refused(decoded.rows, judge, 0))
     if not refused:
         return decoded
     kept = pa.array([n for n in range(decoded.rows.num_rows) if n not in refused], pa.int64())
@@ -143,19 +158,19 @@ def fitting(decoded: Decoded, table: TableSpec) -> Decoded:
     return Decoded(decoded.rows.take(kept), decoded.taken.take(kept), (*decoded.bad, *bad), decoded.empty)
 
 
-def _refused(rows: pa.RecordBatch, table: TableSpec, first: int) -> Iterator[tuple[int, str]]:
+def _refused(rows: pa.RecordBatch, judge: Judge, first: int) -> Iterator[tuple[int, str]]:
     """The rows that do not fit, found by halves."""
     if not rows.num_rows:
         return
     try:
-        conform(rows, table)
+        judge.fitted(rows)
     except errors.RowRejected as error:
         if rows.num_rows == 1:
             yield first, error.what
             return
         middle = rows.num_rows // 2
-        yield from _refused(rows.slice(0, middle), table, first)
-        yield from _refused(rows.slice(middle), table, first + middle)
+        yield from _refused(rows.slice(0, middle), judge, first)
+        yield from _refused(rows.slice(middle), judge, first + middle)
 
 
 def counts_of(messages: pa.RecordBatch, decoded: Decoded) -> Counts:
@@ -285,21 +300,21 @@ def _readable_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 # ------------------------------------------------------------------ what could not be read
 
 
-def bad_messages(messages: Incoming, decoders: ByOrigin, table: TableSpec | None = None) -> DataFrame:
+def bad_messages(messages: Incoming, decoders: ByOrigin, judge: Judge | None = None) -> DataFrame:
     """Only the messages that cannot be read, as they came, each with its reason.
 
-    With a table also those whose rows it refuses.
+    With a judge also those whose rows it refuses.
     """
-    return messages.map(_bad_task(decoders, table), LETTER_DDL)
+    return messages.map(_bad_task(decoders, judge), LETTER_DDL)
 
 
-def _bad_task(decoders: ByOrigin, table: TableSpec | None) -> tasks.ArrowFunction:
+def _bad_task(decoders: ByOrigin, judge: Judge | None) -> tasks.ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         for batch in batches:
             for own, read in decoders.decode(batch):
-                decoded = read if table is None else fitting(read, table)
+                decoded = read if judge is None else fitting(read, judge)
                 if decoded.bad:
                     where = pa.array([one.index for one in decoded.bad], pa.int64())
                     names = [n.split()[0] for n in MESSAGE_DDL.split(", ")]

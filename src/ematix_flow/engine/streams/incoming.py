@@ -98,3 +98,21 @@ def _then(splits: Sequence[Split], task: ArrowFunction | None) -> ArrowFunction:
         return read(wanted) if task is None else task(read(wanted))
 
     return fused
+
+
+@dataclass(frozen=True)
+class _Held(Incoming):
+    """Messages that are in this process already."""
+
+    messages: Messages = ()
+
+    def _read_few(self) -> Messages | None:
+        return self.messages
+
+
+def held(spark: SparkSession, messages: Messages, schema: pa.Schema | None = None) -> Incoming:
+    """Messages of this process as a batch; with a schema there may be none."""
+    import pyarrow as pa
+
+    table = pa.Table.from_batches(messages, schema)
+    return _Held(spark.createDataFrame(table), table.num_rows, messages=messages)

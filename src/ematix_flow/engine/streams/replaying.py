@@ -53,7 +53,7 @@ class Replay:
             wanted = [m for m in messages if m.get("target") is None or m["target"] in own]
             if wanted:
                 name = BatchName(self.spec.name, str(self._name(wanted, attempt)), 0, None, kind="dlq")
-                loader.load(name, Incoming(self._frame(wanted)), BatchReport(0))
+                loader.load(name, Incoming(self._frame(wanted), len(wanted)), BatchReport(0))
         reasons: dict[int, str] = {}
         for letter in self.refused:
             for index, message in enumerate(messages):

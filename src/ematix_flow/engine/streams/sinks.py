@@ -15,7 +15,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow import errors, faults
@@ -25,7 +25,7 @@ from ematix_flow.backends.payloads.base import Encoder
 from ematix_flow.backends.streams import MessageTarget, Sender, Token, outgoing_schema
 from ematix_flow.engine import tasks
 from ematix_flow.engine.progress import watch
-from ematix_flow.engine.streams.decoding import ByOrigin, Counts, decoded_here, stage_messages
+from ematix_flow.engine.streams.decoding import ByOrigin, Counts, Judge, decoded_here, stage_messages
 from ematix_flow.engine.streams.few import Messages
 from ematix_flow.engine.streams.incoming import Incoming
 from ematix_flow.plan.streams import StreamTargetPlan
@@ -84,6 +84,14 @@ class Sink(ABC):
         """Decode in the tasks that stage; ``lenient`` counts rows that the target refuses as bad."""
 
     @abstractmethod
+    def judge(self) -> Judge:
+        """What rows have to fit before they are staged."""
+
+    @abstractmethod
+    def rehearse(self, batch: BatchName) -> None:
+        """Let the target refuse what is staged, and change nothing there."""
+
+    @abstractmethod
     def commit(self, batch: BatchName) -> Applied: ...
 
     def discard(self) -> None:
@@ -126,9 +134,17 @@ class TableSink(Sink):
         self, batch: BatchName, messages: Incoming | Messages, decoders: ByOrigin, *, lenient: bool
     ) -> Counts:
         staging = self._open(batch)
-        self._parts, counts = stage_messages(messages, decoders, staging, self.table, lenient=lenient)
+        self._parts, counts = stage_messages(messages, decoders, staging, self.judge(), lenient=lenient)
         faults.point("staging.loaded")
         return counts
+
+    def judge(self) -> Judge:
+        return Judge(self.table, self.target.row_check(self.table))
+
+    def rehearse(self, batch: BatchName) -> None:
+        assert self._load is not None and self._staging is not None
+        if any(part.rows for part in self._parts):
+            self.target.apply(replace(self._load, dry_run=True), StagedRows(self._staging, self._parts))
 
     def _open(self, batch: BatchName) -> Staging:
         self.discard()
@@ -201,8 +217,16 @@ class MessageSink(Sink):
     ) -> Counts:
         """Only a few are decoded here; many are, as rows of a frame, when they are sent."""
         assert isinstance(messages, Sequence)
-        self._rows, counts = decoded_here(messages, decoders, self.plan.table, lenient=lenient)
+        self._rows, counts = decoded_here(messages, decoders, self.judge(), lenient=lenient)
         return counts
+
+    def judge(self) -> Judge:
+        return Judge(self.plan.table, _Sendable(self.plan, self.sender, self.encoder))
+
+    def rehearse(self, batch: BatchName) -> None:
+        assert self._rows is not None
+        for text in tasks.answers(self._rows, _check_task(self.judge())):
+            tasks.raise_told(text)
 
     def commit(self, batch: BatchName) -> Applied:
         assert self._rows is not None
@@ -250,6 +274,34 @@ def _send_task(
         try:
             sent = sender.send(_outgoing(batches, table, encoder, names, rows), token)
             told: dict[str, Any] = {"sent": sent, "rows": rows[0]}
+        except errors.FlowError as error:
+            told = tasks.told(error)
+        yield tasks.one_text(json.dumps(told))
+
+    return task
+
+
+@dataclass(frozen=True)
+class _Sendable:
+    """Refuses rows that cannot be written as a message, or whose message the broker does not take."""
+
+    plan: StreamTargetPlan
+    sender: Sender
+    encoder: Encoder
+
+    def __call__(self, rows: pa.RecordBatch) -> None:
+        target = self.plan.target
+        names = (target.message_key_column, target.headers_column, target.partition_column)
+        for messages in _outgoing([rows], self.plan.table, self.encoder, names, [0]):
+            self.sender.check(messages)
+
+
+def _check_task(judge: Judge) -> tasks.ArrowFunction:
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        told: dict[str, Any] = {}
+        try:
+            for batch in batches:
+                judge.fitted(batch)
         except errors.FlowError as error:
             told = tasks.told(error)
         yield tasks.one_text(json.dumps(told))
