@@ -130,7 +130,14 @@ class Books:
 
     # ------------------------------------------------------------------ what the store has done
 
-    def open(self, new: int, wanted: Any, status: SlotStatus = "waiting", reason: str | None = None) -> None:
+    def open(
+        self,
+        new: int,
+        wanted: Any,
+        status: SlotStatus = "waiting",
+        reason: str | None = None,
+        holder: str | None = None,
+    ) -> None:
         self.calls += 1
         for slot in wanted:
             if slot not in self.opened:

@@ -123,10 +123,28 @@ class World:
         while going_on():
             self.kernel.step()
             if self.happens(0.001):
-                self.books.jumps += 1
-                self.jumped += dt.timedelta(seconds=self.chance.uniform(BACK, FORWARD))
+                self._jump(dt.timedelta(seconds=self.chance.uniform(BACK, FORWARD)))
             if self.books.broken:
                 raise AssertionError(f"seed {self.seed}: {self.books.broken[0]}")
+
+    def _jump(self, by: dt.timedelta) -> None:
+        """Of the store's clock."""
+        self.books.jumps += 1
+        self.jumped += by
+
+    def run_calmly(self, minutes_before: float, ahead: dt.timedelta, minutes_ahead: float) -> dt.datetime:
+        """One scheduler, no fault, and a clock that is ahead for a while; when it was right again."""
+        self.is_quiet, self.network.fault = True, 0.0
+        with self._patched():
+            self.host(self.scheduler)
+            self._steps(lambda: self.kernel.time < minutes_before * 60)
+            self._jump(ahead)
+            self._steps(lambda: self.kernel.time < (minutes_before + minutes_ahead) * 60)
+            self._jump(-ahead)
+            returned = self.now()
+            self._steps(lambda: self.now() < self.until)
+            self._rest()
+        return returned
 
     def _rest(self) -> None:
         """Until nothing is left to do: three looks after the last slot has ended."""
@@ -136,7 +154,7 @@ class World:
             assert self.kernel.time < last, f"seed {self.seed}: no end of {self.real.unended()}"
             until = self.kernel.time + POLL
             self._steps(lambda: self.kernel.time < until)  # noqa: B023  # called before it changes
-            if self.real.unended():
+            if any(record.slot.at <= self.now() for record in self.real.unended()):
                 rested = max(rested, self.kernel.time + 3 * POLL)
 
     @contextmanager

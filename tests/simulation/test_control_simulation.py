@@ -13,11 +13,12 @@ import pytest
 import sqlalchemy as sa
 
 from ematix_flow.schedule import due
-from ematix_flow.state.slots import ENDED, Claim, SlotRecord
+from ematix_flow.state.slots import ENDED, Claim, Slot, SlotRecord
 from ematix_flow.state.slots_memory import MemorySlots
 from ematix_flow.state.slots_sql import SqlSlots
 from ematix_flow.state.sqlite_file import begin, take_over_transactions
 from tests.simulation import simulated_control
+from tests.simulation.catch_up import KnownSchedule
 from tests.simulation.declared import REGISTRY
 from tests.simulation.fired_workflows import broken_workflows
 from tests.simulation.simulated_control import MakeStore, World
@@ -63,6 +64,23 @@ def test_a_hundred_thousand_courses_lose_and_double_no_slot(start: int) -> None:
     """An hour on two cores: ``make test ARGS='tests/simulation -m long'``."""
     for seed in range(start, start + 1_000):
         check(seed)
+
+
+@pytest.mark.parametrize("ahead", [dt.timedelta(minutes=7), dt.timedelta(hours=30)])
+def test_a_clock_that_was_ahead_silences_no_schedule_and_doubles_no_slot(ahead: dt.timedelta) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(6):
+        world = World(seed)
+        returned = world.run_calmly(1 + seed % 3, ahead, 1.5)
+        assert set(world.loaded.values()) == {1}, f"seed {seed}"
+        for name in ("minutes", "latest", "punctual"):
+            spec = REGISTRY.pipeline(name).spec
+            assert spec.schedule is not None
+            for at in KnownSchedule(spec.schedule, end=world.until).fires(returned, world.until):
+                record = world.real.get(Slot(name, at))
+                assert record is not None and record.status == "succeeded", f"seed {seed}: {name} of {at}"
+                seen[name] += 1
+    assert min(seen.values()) >= 3, seen
 
 
 def test_the_same_holds_in_a_database(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 300.0
 _AGAIN_SECONDS = (1.0, 4.0, 15.0)  # until a store that did not hear how a run ended is told again
 _JOINED_SECONDS = 5.0
+_CLOCK_STEP = dt.timedelta(minutes=1)
 _log = logging.getLogger(__name__)
 
 Unended = Callable[[Sequence[str]], Sequence[SlotRecord]]
@@ -70,6 +71,7 @@ class Runner:
     observers: Observers = field(default_factory=Observers)
     only: frozenset[str] | None = None  # the pipelines that it runs, where that is not all
     sleep: Callable[[float], None] = time.sleep
+    _told_ahead: set[Slot] = field(default_factory=set, compare=False, repr=False)
 
     @property
     def names(self) -> Collection[str]:
@@ -99,8 +101,20 @@ class Runner:
 
     def look(self, agenda: Agenda) -> list[SlotRecord]:
         """What may be claimed now, upstreams first among those of one moment."""
-        found = look(self.store, agenda, self.workflows, self.names, self._missed)
+        found = look(self.store, agenda, self.workflows, self.names, self._missed, self._ahead)
         return sorted(found, key=lambda each: (each.slot.at, self.places[each.slot.pipeline]))
+
+    def _ahead(self, slot: Slot, now: dt.datetime) -> None:
+        """Say once of each that a clock was ahead. Seconds are no news: clocks are set by so much."""
+        if slot not in self._told_ahead and slot.at - now > _CLOCK_STEP:
+            self._told_ahead.add(slot)
+            _log.warning(
+                "%s has a slot of %s, and it is %s now: a clock was ahead. Its present slots fire as usual, "
+                "and that slot does not fire again",
+                slot.pipeline,
+                shown(slot.at),
+                shown(now),
+            )
 
     def _missed(self, slot: Slot) -> None:
         _log.info("%s of %s: %s", slot.pipeline, shown(slot.at), MISSED)
@@ -179,9 +193,13 @@ class Runner:
         yield from waiting.values()
 
     def held(self, pipelines: Collection[str]) -> list[SlotRecord]:
-        """The slots of these that are claimed now, and whose runs may still be at work."""
+        """The slots of these that are claimed now, and whose runs may still be at work.
+
+        Not those later than now: such a claim may last as long as a clock was ahead, and holds nothing back.
+        """
         now, found = self.store.now(), self.store.unended(list(pipelines))
-        return [record for record in found if record.status == "claimed" and not record.is_due(now)]
+        claimed = [record for record in found if record.status == "claimed" and record.slot.at <= now]
+        return [record for record in claimed if not record.is_due(now)]
 
     def _elsewhere(self, pipelines: Collection[str]) -> dict[str, SlotRecord]:
         return {held.slot.pipeline: held for held in self.held(pipelines)}

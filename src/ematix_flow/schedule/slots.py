@@ -10,12 +10,13 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import random
+import uuid
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from ematix_flow.errors import FlowError
-from ematix_flow.schedule.due import BEFORE, MISSED, MOST_AT_ONCE, Agenda
+from ematix_flow.schedule.due import BEFORE, MISSED, MOST_AT_ONCE, Agenda, is_missed
 from ematix_flow.schedule.gates import shown
 from ematix_flow.schedule.workflows import Workflows
 from ematix_flow.spec.pipelines import RetryPolicy
@@ -25,6 +26,7 @@ from ematix_flow.state.slots import Claim, Slot, SlotRecord, SlotStore
 LOCKED_SECONDS = 30.0  # until a pipeline that another run holds is tried again
 LOADED = "the ledger holds its batch, though no run has said how it ended"
 AGAIN_SECONDS = 30.0  # after a run that could not be started, or that died; doubled for each that died
+_ENDING_SECONDS = 60.0  # that the claim of who only says how a slot goes on may last
 DEATHS = 3  # attempts of a slot that end without a word before it is given up
 _log = logging.getLogger(__name__)
 
@@ -45,20 +47,21 @@ def look(
     workflows: Workflows | None = None,
     names: Collection[str] | None = None,
     missed: Callable[[Slot], None] = lambda slot: None,
+    ahead: Callable[[Slot, dt.datetime], None] = lambda slot, now: None,
 ) -> list[SlotRecord]:
     """Open what has fired, and list what may be claimed now, the oldest first: of ``names``, if given.
 
-    What nobody saw in time, and catch-up does not ask for, is told as ``missed`` by who notes it.
+    What nobody saw in time, and catch-up does not ask for, is told as ``missed`` by who notes it. ``ahead``
+    is told of each slot that is later than now.
     """
     if workflows is not None:
         workflows.advance(store)
     now = store.now()
-    due = agenda.due(store.last_fires(list(agenda.scheduled)), now)
+    due = agenda.due(_last_fires(store, agenda, now, ahead), now)
     if due.before:
         store.open(due.before, "skipped", BEFORE)
-    for slot in due.missed:  # one by one: another may look as well, and each is told once
-        if store.open([slot], "skipped", MISSED):
-            missed(slot)
+    if due.missed:
+        _note_missed(store, due.missed, missed)
     if due.wanted:
         store.open(due.wanted)
     if workflows is not None:  # after the jobs' own fires, which look for what is newer than the newest
@@ -67,6 +70,53 @@ def look(
     now = store.now()  # later than what was just opened
     found = store.unended(list(agenda.scheduled if names is None else names))
     return [record for record in found if record.is_due(now) or _is_freed(store, record, now)]
+
+
+def _last_fires(
+    store: SlotStore, agenda: Agenda, now: dt.datetime, ahead: Callable[[Slot, dt.datetime], None]
+) -> dict[str, dt.datetime]:
+    """When each schedule fired last, as of now.
+
+    A slot that a clock ahead of time has opened stays as it is, and holds no earlier one back. One that was
+    noted as missed then, and whose time has come only now, is not missed.
+    """
+    found = store.last_fires(list(agenda.scheduled))
+    later = [name for name, at in found.items() if at > now]
+    for name, newest in store.newest(later).items() if later else ():
+        ahead(newest.slot, now)
+        before = store.latest(name, now)
+        for record in filter(None, (newest, before)):
+            if is_missed(record) and record.not_before > now:
+                _await_its_time(store, record, now)
+        if before is None:
+            del found[name]
+        else:
+            found[name] = before.slot.at
+    return found
+
+
+def _await_its_time(store: SlotStore, record: SlotRecord, now: dt.datetime) -> None:
+    """Let a slot that was noted as missed by a clock ahead of time run when its time comes."""
+    if not store.reopen(record.slot) or record.slot.at <= now:
+        return
+    waiting = store.get(record.slot)
+    claim = None if waiting is None else store.claim(waiting, "clock", _ENDING_SECONDS)
+    if claim is not None:
+        store.wait(claim, (record.slot.at - now).total_seconds(), "a clock was ahead", failed=False)
+
+
+def _note_missed(store: SlotStore, slots: Sequence[Slot], missed: Callable[[Slot], None]) -> None:
+    """All in one go. Another may look as well, and each is told once: by who has written its mark."""
+    mark = f"missed:{uuid.uuid4().hex}"
+    new = store.open(slots, "skipped", MISSED, holder=mark)
+    if new == len(slots):
+        mine = list(slots)
+    elif new:
+        mine = [slot for slot, record in store.many(slots).items() if record.holder == mark]
+    else:
+        mine = []
+    for slot in mine:
+        missed(slot)
 
 
 def _is_freed(store: SlotStore, record: SlotRecord, now: dt.datetime) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ematix_flow.graph.registry import Registry
@@ -29,6 +29,7 @@ class Standing:
 
     ``slot`` is the one that waits or runs, or else the last one, if it was given up or skipped and nothing
     has succeeded since. ``unseen`` is a fire that nobody has looked at for long, though others were.
+    ``ahead`` is a slot later than now, which a clock ahead of time has opened.
     """
 
     spec: PipelineSpec
@@ -37,6 +38,7 @@ class Standing:
     slot: SlotRecord | None
     due: dt.datetime | None
     unseen: dt.datetime | None = None
+    ahead: dt.datetime | None = None
 
     @property
     def why(self) -> str:
@@ -45,6 +47,11 @@ class Standing:
             return f"its process {self.last.pid} is gone: the next run finds out from the ledger what it left"
         if self.unseen is not None:
             return f"due since {shown(self.unseen)}: neither flow scheduler nor flow run-due has looked"
+        if self.ahead is not None:
+            return (
+                f"it has a slot of {shown(self.ahead)}, later than now: a clock was ahead; present slots "
+                "fire as usual, and that one does not fire again"
+            )
         reason = self.slot.reason if self.slot is not None else None
         if reason is None and self.last is not None and has_ended(self.last) and not self.last.ended_well:
             reason = self.last.error_message
@@ -64,6 +71,7 @@ class Standing:
             "slot": None if self.slot is None else _slot_json(self.slot),
             "why": self.why or None,
             "next_due": self.due.isoformat() if self.due else None,
+            "slot_ahead": self.ahead.isoformat() if self.ahead else None,
             "unseen_since": self.unseen.isoformat() if self.unseen else None,
         }
 
@@ -114,11 +122,20 @@ def standings(
     unended: dict[str, SlotRecord] = {}
     for record in store.unended(names):
         unended.setdefault(record.slot.pipeline, record)
-    newest = store.newest(names)
-    return [
+    newest, ahead = store.newest(names), dict[str, dt.datetime]()
+    for name, record in list(newest.items()):
+        if record.slot.at > now:
+            ahead[name] = record.slot.at
+            present = store.latest(name, now)
+            if present is None:
+                del newest[name]
+            else:
+                newest[name] = present
+    found = [
         _standing(registry.pipelines[name].spec, records.get(name, ()), unended, newest, now)
         for name in names
     ]
+    return [replace(each, ahead=ahead.get(each.spec.name)) for each in found]
 
 
 def _standing(

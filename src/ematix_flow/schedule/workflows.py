@@ -30,6 +30,9 @@ _FIRST = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _REMEMBERED = 20  # ends of each upstream that a firing remembers as used
 _ENDING_SECONDS = 60.0
 _LOOKED_BACK = 50
+_CLOCK_STEP = dt.timedelta(
+    minutes=1
+)  # by so much a clock is set; what is later was made by one ahead of time
 
 _log = logging.getLogger(__name__)
 
@@ -147,7 +150,7 @@ class Workflows:
             if not is_satisfied(trigger, new):
                 continue
             at = store.now()
-            if firing.at is not None:
+            if firing.at is not None and firing.at - at < _CLOCK_STEP:  # else that clock was ahead
                 at = max(at, firing.at + dt.timedelta(microseconds=1))
             used = {upstream: [*firing.used.get(upstream, ()), end] for upstream, end in new.items()}
             newest = {upstream: each[-_REMEMBERED:] for upstream, each in used.items()}
@@ -167,8 +170,10 @@ class Workflows:
         known = store.many(slots)
         unknown = {slot.pipeline: slot for slot in slots if slot not in known}
         if unknown:
-            last = store.last_fires(list(unknown))
-            store.open([slot for name, slot in unknown.items() if name not in last or last[name] < slot.at])
+            last, now = store.last_fires(list(unknown)), store.now()
+            never = dt.datetime.min.replace(tzinfo=dt.timezone.utc)
+            known_until = {name: at for name, at in last.items() if at - now < _CLOCK_STEP}
+            store.open([slot for name, slot in unknown.items() if known_until.get(name, never) < slot.at])
 
     def _unended(self, store: SlotStore) -> list[tuple[WorkflowSpec, SlotRecord]]:
         by_slot = {slot_name(name): spec for name, spec in self.specs.items()}

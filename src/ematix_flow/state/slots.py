@@ -87,8 +87,18 @@ class SlotStore(ABC):
         """The store's clock."""
 
     @abstractmethod
-    def open(self, wanted: Iterable[Slot], status: SlotStatus = "waiting", reason: str | None = None) -> int:
-        """Those that are not known yet begin to wait, or are ended at once; how many are new."""
+    def open(
+        self,
+        wanted: Iterable[Slot],
+        status: SlotStatus = "waiting",
+        reason: str | None = None,
+        *,
+        holder: str | None = None,
+    ) -> int:
+        """Those that are not known yet begin to wait, or are ended at once; how many are new.
+
+        ``holder`` is kept with the new ones, so that who opens many can tell which they were.
+        """
 
     @abstractmethod
     def get(self, slot: Slot) -> SlotRecord | None: ...

@@ -112,12 +112,19 @@ class ObjectSlots(SlotStore):
 
     # ------------------------------------------------------------------ slots
 
-    def open(self, wanted: Iterable[Slot], status: SlotStatus = "waiting", reason: str | None = None) -> int:
+    def open(
+        self,
+        wanted: Iterable[Slot],
+        status: SlotStatus = "waiting",
+        reason: str | None = None,
+        *,
+        holder: str | None = None,
+    ) -> int:
         new = 0
         for slot in dict.fromkeys(wanted):
             if status not in ENDED:
                 self._store.mark(_unended(slot))
-            record = SlotRecord(slot, status, 0, 0, self.now(), reason=reason)
+            record = SlotRecord(slot, status, 0, 0, self.now(), holder, reason=reason)
             new += self._store.create(_key(slot), _document(record))
             self._move_head(slot)
         return new

@@ -17,10 +17,18 @@ class RehearsedSlots(MemorySlots):
         super().__init__(lambda: now)
         self._store = store
 
-    def open(self, wanted: Iterable[Slot], status: SlotStatus = "waiting", reason: str | None = None) -> int:
+    def open(
+        self,
+        wanted: Iterable[Slot],
+        status: SlotStatus = "waiting",
+        reason: str | None = None,
+        *,
+        holder: str | None = None,
+    ) -> int:
         listed = list(wanted)
         known = self._store.many(listed)
-        return super().open([slot for slot in listed if slot not in known], status, reason)
+        new = [slot for slot in listed if slot not in known]
+        return super().open(new, status, reason, holder=holder)
 
     def get(self, slot: Slot) -> SlotRecord | None:
         return super().get(slot) or self._store.get(slot)
