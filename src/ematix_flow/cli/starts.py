@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 def schedule_of(spec: PipelineSpec | WorkflowSpec) -> str:
-    return f"{spec.schedule} {spec.timezone}" if spec.schedule and spec.timezone else spec.schedule or ""
+    """With its time zone, which is UTC unless it names one."""
+    return f"{spec.schedule} {spec.timezone or 'UTC'}" if spec.schedule else ""
 
 
 def fired_by(spec: PipelineSpec, registry: Registry) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from ematix_flow.cli.failures import error_lines
 from ematix_flow.cli.log_lines import json_stderr
-from ematix_flow.cli.moments import local
+from ematix_flow.cli.moments import local, zone_name
 from ematix_flow.cli.pace import Pace
 from ematix_flow.cli.terminal import is_terminal, styled, width_of, write
 from ematix_flow.observe.listener import Attempt, Listener, Progress
@@ -87,7 +87,9 @@ class RunView(Listener):
         if outcome.error is not None:  # which follows
             told = told.removesuffix(f": {outcome.error.what}")
         name = f"{outcome.slot.pipeline:<{self._width}}"
-        self.talk(f"{styled(mark, style, self.stream)} {name}  {local(outcome.slot.at)}  {told}")
+        self.talk(
+            f"{styled(mark, style, self.stream)} {name}  {local(outcome.slot.at)} {zone_name()}  {told}"
+        )
         if outcome.error is not None:
             self.talk(error_lines(outcome.error, self.stream))
 

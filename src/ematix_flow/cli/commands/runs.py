@@ -94,7 +94,7 @@ def show_run(
         "status": record.status,
         "started": f"{local(record.started_at)} {zone_name()}, {record.trigger}, attempt {record.attempt}",
         "took": took(record.duration),
-        "slot": local(record.slot),
+        "slot": f"{local(record.slot)} {zone_name()}" if record.slot else None,
         "rows": _rows(record),
         "source from": record.source_from,
         "source to": record.source_to,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,6 +24,9 @@ from ematix_flow.cli.options import (
 from ematix_flow.cli.project import chosen_module, load_project, narrowed
 from ematix_flow.cli.slots import slot_runner, slots_url, warn_of_missing_drivers
 from ematix_flow.cli.terminal import say
+
+if TYPE_CHECKING:
+    from ematix_flow.graph.registry import Registry
 
 app = new_app()
 
@@ -116,6 +119,7 @@ def scheduler(
         runs.check_alerts()
     registry = load_project(module)
     only = narrowed(registry, names, select, exclude)
+    _require_schedules(registry, only)
     if isinstance(runs, SubprocessExecutor):  # others run where more may be installed
         warn_of_missing_drivers(registry, registry.pipelines if only is None else only)
     with (
@@ -143,3 +147,21 @@ def scheduler(
         say(f"schedules: {scheduled}, looked at every {poll_interval:g} s; Ctrl-C stops")
         daemon.run(max_iterations)
         say("stopped")
+
+
+def _require_schedules(registry: Registry, only: frozenset[str] | None) -> None:
+    """A scheduler that can never fire anything is a mistake, and says so rather than wait."""
+    from ematix_flow.errors import UsageError
+
+    names = registry.pipelines if only is None else only
+    workflows = registry.workflows.values()  # one without a schedule may be triggered by a run
+    jobs = {job for workflow in workflows for job in workflow.jobs}
+    if any(registry.pipelines[name].spec.schedule or name in jobs for name in names):
+        return
+    which = "no pipeline" if only is None else "none of the chosen pipelines"
+    raise UsageError(
+        f"{which} has a schedule, and no workflow runs one: there is nothing to fire",
+        state="nothing was run",
+        next_step='give a pipeline schedule="0 2 * * *", or declare a workflow; flow list  shows what is '
+        "declared, and  flow run NAME  runs one by hand",
+    )

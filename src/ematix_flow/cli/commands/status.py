@@ -81,7 +81,7 @@ def _write_pipelines(standings: Sequence[Standing], registry: Registry, now: dt.
         Column(f"last run ({zone_name()})"),
         status_column("outcome"),
         Column("retry"),
-        Column("next"),
+        Column(f"next ({zone_name()})"),
         Column("depends on", wraps=True),
         Column("why", wraps=True),
     )
@@ -108,7 +108,7 @@ def _write_workflows(standings: Sequence[WorkflowStanding], now: dt.datetime) ->
         Column("starts", wraps=True),
         Column(f"last fired ({zone_name()})"),
         status_column("outcome"),
-        Column("next"),
+        Column(f"next ({zone_name()})"),
         Column("waits for", wraps=True),
     )
     rows = [
