@@ -23,7 +23,7 @@ from ematix_flow.spec.watermarks import SourceRange
 from ematix_flow.strategies.sql import column
 from ematix_flow.testing.loads import TARGET, new_load
 from tests.property.strategy_histories import Polling, Scenario
-from tests.property.strategy_model import Append, Model, Row, plain
+from tests.property.strategy_model import Append, ByEventTime, Model, Row, plain
 
 
 @dataclass
@@ -56,8 +56,12 @@ class Database:
                     max_shrink=1.0,
                     allow_empty=True,
                 )
-                self._run(load, list(batch.rows), batch.crash_at)
+                applied = self._run(load, list(batch.rows), batch.crash_at)
                 model.load(list(batch.rows), batch.now)
+                if isinstance(model, ByEventTime) and applied is not None:
+                    unchanged = len(batch.rows) - model.brought - model.outranked
+                    counted = (applied.rows_in, applied.rows_unchanged, applied.rows_outranked)
+                    assert counted == (len(batch.rows), unchanged, model.outranked), f"batch {number}"
                 self.compare(model, f"after batch {number}")
                 if batch.repeat == "batch":
                     assert self._apply(_another(load), list(batch.rows)).duplicate
@@ -99,13 +103,12 @@ class Database:
 
     # -------------------------------------------------------------- loads
 
-    def _run(self, load: Load, rows: list[Row], crash_at: str | None) -> None:
-        """Once; when it is to crash, twice."""
-        if crash_at is not None:
-            committed = self._crash(load, rows, crash_at)
-            assert self._apply(_another(load), rows).duplicate == committed
-        else:
-            assert not self._apply(load, rows).duplicate
+    def _run(self, load: Load, rows: list[Row], crash_at: str | None) -> Applied | None:
+        """Once; when it is to crash, twice. What it did, unless a load that crashed had done it."""
+        committed = crash_at is not None and self._crash(load, rows, crash_at)
+        applied = self._apply(_another(load) if crash_at else load, rows)
+        assert applied.duplicate == committed
+        return None if committed else applied
 
     def _crash(self, load: Load, rows: list[Row], point: str) -> bool:
         """Whether the load had committed. A load that has nothing to do may not come as far as the point."""

@@ -176,8 +176,37 @@ class ByEventTime(History):
 
     keys: dict[tuple[Any, ...], dict[dt.datetime, Row | None]] = field(default_factory=dict)
     now: dt.datetime = dt.datetime(1970, 1, 1, tzinfo=UTC)
+    brought: int = 0  # rows of the last load that opened or replaced a version
+    outranked: int = 0  # rows of the last load that do not hold at their moment, nor ever did as a return
 
     def load(self, rows: list[Row], now: dt.datetime) -> None:
+        before = {key: dict(known) for key, known in self.keys.items()}
+        self._add(rows, now)
+        new = {
+            (key, at)
+            for key, known in self.keys.items()
+            for at, row in known.items()
+            if row is not None and (before.get(key, {}).get(at) is not row)
+        }
+        opened = {(key, v.begins) for key in self.keys for v in self.of_key(key)}
+        counted = {(key, at) for key, at in new & opened if at == self._own(key, at)}
+        self.brought = len(counted | {p for p in new & opened if (p[0], self._own(*p)) not in counted})
+        self.outranked = sum(not self._held(row, before) for row in rows)
+
+    def _own(self, key: tuple[Any, ...], at: dt.datetime) -> dt.datetime:
+        """The moment that the row of a point names itself; another one when its key came back."""
+        row = self.keys[key][at]
+        assert row is not None
+        return self.moment(row)
+
+    def _held(self, row: Row, before: Mapping[tuple[Any, ...], Mapping[dt.datetime, Row | None]]) -> bool:
+        key, rank = self.key(row), self.rank(row)
+        points = [*before.get(key, {}).items(), *self.keys[key].items()]
+        returns = [each for at, each in points if each is not None and at != self.moment(each)]
+        holds = self.rank(self.keys[key][self.moment(row)]) == rank
+        return holds or any(self.rank(e) == rank and self.moment(e) == self.moment(row) for e in returns)
+
+    def _add(self, rows: list[Row], now: dt.datetime) -> None:
         batch: dict[tuple[Any, ...], list[Row]] = {}
         for row in rows:
             batch.setdefault(self.key(row), []).append(row)

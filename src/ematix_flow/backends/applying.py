@@ -36,6 +36,7 @@ from ematix_flow.strategies.sql import (
     Incoming,
     Shrinking,
     Step,
+    Tally,
     column,
     identifier,
     insert_into,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from ematix_flow.backends.relational import RelationalTarget
 
 BATCH = "batch"
-STRATEGIES: dict[str, Callable[[Dialect, TableSpec, Incoming], Sequence[Step | Guard]]] = {
+STRATEGIES: dict[str, Callable[[Dialect, TableSpec, Incoming], Sequence[Step | Guard | Tally]]] = {
     "append": append.steps,
     "truncate": truncate.steps,
     "merge": merge.steps,
@@ -109,7 +110,7 @@ class Application:
                 target.change(session, load)
             elif not self._is_as_planned():
                 return Applied(rows_in=rows_in, rows_inserted=rows_in, watermark=high)
-            counts = self._run(self._steps(select))
+            counts = self._run(self._steps(select), rows_in)
             refuse_shrink(load, counts)
             session.check_deferred()
         finally:
@@ -137,7 +138,7 @@ class Application:
         if sql is not None:
             self.session.execute(sql)
 
-    def _steps(self, select: exp.Expr) -> Sequence[Step | Guard]:
+    def _steps(self, select: exp.Expr) -> Sequence[Step | Guard | Tally]:
         load = self.load
         if load.mode not in STRATEGIES:
             raise PlanError(f"mode {load.mode!r} cannot be applied here")
@@ -166,7 +167,7 @@ class Application:
             require_position(load, current)
         if self._ledger_holds(key):
             return Applied(rows_in=rows_in, duplicate=True)
-        counts = self._run(self._steps(select))
+        counts = self._run(self._steps(select), rows_in)
         if not counted and self.staged is None:
             rows_in = counts["insert"]  # asked once, so that what is counted is what was written
         elif not counted and counts["insert"] != self.staged:  # a trigger's doing, or is staging not whole?
@@ -214,7 +215,7 @@ class Application:
                 },
             )
 
-    def _run(self, steps: Sequence[Step | Guard]) -> dict[str, int]:
+    def _run(self, steps: Sequence[Step | Guard | Tally], rows_in: int) -> dict[str, int]:
         session = self.session
         counts = {"insert": 0, "update": 0, "delete": 0, "work": 0}
         own = {table.name: table for table in self.work.values()}
@@ -223,6 +224,9 @@ class Application:
                 refused = step.judge(session.fetch(self.dialect.render(step.query)), counts)
                 if refused is not None:
                     raise refused
+                continue
+            if isinstance(step, Tally):
+                take_tally(counts, step, rows_in, self.dialect, session)
                 continue
             counts[step.action] += session.execute(self.dialect.render(step.statement))
             filled = step.statement.find(exp.Table)
@@ -266,6 +270,16 @@ def measure(
     return int(total), Watermark(load.range.column, data_type, dialect.to_python(highest, data_type))
 
 
+def take_tally(
+    counts: dict[str, int], step: Tally, rows_in: int, dialect: SqlDialect, session: SqlSession
+) -> None:
+    """Ask how many rows had this fate, unless every row has had another."""
+    found = 0
+    if rows_in > counts.get("brought", 0):
+        found = int(session.fetch(dialect.render(step.query))[0][0])
+    counts[step.fate] = found
+
+
 def incoming_of(load: Load, select: exp.Expr) -> Incoming:
     return Incoming(
         select,
@@ -278,12 +292,18 @@ def incoming_of(load: Load, select: exp.Expr) -> Incoming:
 
 
 def applied_of(load: Load, rows_in: int, counts: Mapping[str, int], high: Watermark | None) -> Applied:
+    outranked = counts.get("outranked", 0)
+    if "brought" in counts:  # by event time each row is counted by what became of it
+        unchanged = rows_in - counts["brought"] - outranked
+    else:
+        unchanged = unchanged_rows(load.mode, rows_in, counts["insert"], counts["update"])
     return Applied(
         rows_in=rows_in,
         rows_inserted=counts["insert"],
         rows_updated=counts["update"],
         rows_deleted=counts["delete"],
-        rows_unchanged=unchanged_rows(load.mode, rows_in, counts["insert"], counts["update"]),
+        rows_unchanged=unchanged,
+        rows_outranked=outranked,
         watermark=high,
     )
 

@@ -288,6 +288,7 @@ class Applied:
     rows_updated: int = 0
     rows_deleted: int = 0
     rows_unchanged: int = 0
+    rows_outranked: int = 0  # of scd2 by event time: another row holds at the same event time
     watermark: Watermark | None = None
     duplicate: bool = False
 

@@ -228,6 +228,7 @@ def _result(plan: TargetPlan, applied: Applied, seconds: dict[str, float]) -> Ta
         rows_updated=applied.rows_updated,
         rows_deleted=applied.rows_deleted,
         rows_unchanged=applied.rows_unchanged,
+        rows_outranked=applied.rows_outranked,
         source_from=low.encode() if low else None,
         source_to=applied.watermark.encode() if applied.watermark else None,
         seconds=tuple(seconds.items()),

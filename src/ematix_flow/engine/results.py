@@ -24,6 +24,7 @@ class TargetResult:
     rows_updated: int = 0
     rows_deleted: int = 0
     rows_unchanged: int = 0
+    rows_outranked: int = 0  # of scd2 by event time: another row holds at the same event time
     source_from: str | None = None
     source_to: str | None = None
     seconds: tuple[tuple[str, float], ...] = ()
@@ -41,6 +42,7 @@ class TargetResult:
             "rows_updated": self.rows_updated,
             "rows_deleted": self.rows_deleted,
             "rows_unchanged": self.rows_unchanged,
+            "rows_outranked": self.rows_outranked,
             "source_from": self.source_from,
             "source_to": self.source_to,
             "seconds": {name: round(value, 3) for name, value in self.seconds},
@@ -83,6 +85,10 @@ class RunResult:
         return sum(t.rows_unchanged for t in self.targets)
 
     @property
+    def rows_outranked(self) -> int:
+        return sum(t.rows_outranked for t in self.targets)
+
+    @property
     def path(self) -> str:
         return ", ".join(dict.fromkeys(t.path for t in self.targets if t.path))
 
@@ -102,6 +108,7 @@ class RunResult:
             "rows_updated": self.rows_updated,
             "rows_deleted": self.rows_deleted,
             "rows_unchanged": self.rows_unchanged,
+            "rows_outranked": self.rows_outranked,
             "targets": [t.to_json() for t in self.targets],
             "post": [{"step": label, "outcome": outcome} for label, outcome in self.post],
             "notes": list(self.notes),

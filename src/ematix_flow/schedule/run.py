@@ -254,6 +254,9 @@ def _locked_run(declared: DeclaredPipeline, context: RunContext, attempt: Try) -
         results = [] if unreachable else loaded_before(spec, world, context, attempt)
         if not results:
             results = _planned_run(declared, world, context, attempt, batch, unreachable, note)
+        for each in results:
+            if each.rows_outranked:
+                note(_outranked(each))
         seconds = time.monotonic() - attempt.started
         loaded = RunResult(spec.name, str(run_id), _status(results), tuple(results), seconds, attempt.number)
         post = run_post_transforms(declared, world, loaded, context, run_pipeline)
@@ -297,6 +300,15 @@ def _plan_what_can_be(
             left_out[error.target] = error
             if len(left_out) == len(spec.targets):
                 raise
+
+
+def _outranked(result: TargetResult) -> str:
+    """A source that changes a value without its event time may lose the change: the total order decides."""
+    rows = "1 row" if result.rows_outranked == 1 else f"{result.rows_outranked:,} rows"
+    return (
+        f"{result.target}: {rows} did not become a version, because another row of the same key holds at "
+        "the same event time; let the source move event_timestamp_column whenever a value changes"
+    )
 
 
 def _status(results: list[TargetResult]) -> Status:

@@ -33,6 +33,7 @@ from ematix_flow.spec.tables import (
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies import scd2_ttl
 from ematix_flow.strategies.matched import deletion_guard, guards
+from ematix_flow.strategies.scd2_counts import Points, tallies
 from ematix_flow.strategies.scd2_events import (
     AT,
     EVENTS,
@@ -52,6 +53,7 @@ from ematix_flow.strategies.sql import (
     Guard,
     Incoming,
     Step,
+    Tally,
     aliased,
     ascending,
     column,
@@ -90,11 +92,11 @@ def work_tables(table: TableSpec, incoming: Incoming) -> dict[str, TableSpec]:
     return tables
 
 
-def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step | Guard]:
+def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step | Guard | Tally]:
     matching = incoming.matching
     by_event = matching.event is not None
     ordered = by_event or matching.order is not None
-    out: list[Step | Guard] = [*guards(dialect, table, incoming, one_row_a_key=not ordered)]
+    out: list[Step | Guard | Tally] = [*guards(dialect, table, incoming, one_row_a_key=not ordered)]
     if by_event:
         out.append(null_event_times(table, incoming))
     elif incoming.into_empty:
@@ -110,6 +112,9 @@ def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step |
     )
     out.append(Step("work", insert_into(incoming.work[TOUCHED], keys, distinct)))
     out.append(Step("work", _history(dialect, table, incoming)))
+    if by_event:
+        points = Points(incoming.work[HISTORY], _KIND, _VERSION)
+        out += tallies(dialect, table, incoming, points)
     out += _write(dialect, table, incoming)
     if matching.ttl_seconds is not None:
         out += scd2_ttl.steps(dialect, table, incoming, incoming.work[TOUCHED])

@@ -230,16 +230,22 @@ def _values_in(columns: list[exp.Expr]) -> exp.Expr:
     return exp.paren(total)
 
 
+def dated_rows(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Select:
+    """The rows of the batch with the moment of their event."""
+    event = incoming.matching.event
+    assert event is not None
+    at = dialect.moment(column(event, "i"), table.column(event).type)
+    values = [*[column(n, "i") for n in table.column_names], exp.alias_(at, AT, quoted=True)]
+    return exp.select(*values).from_(subquery(incoming.select, "i"))
+
+
 def _not_stored(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Select:
     """The rows with their moment, but for those that an open version has already, column by column.
 
     A source that is read as a whole brings mostly these; what is left is worth a hash.
     """
     matching, names = incoming.matching, table.column_names
-    assert matching.event is not None
-    at = dialect.moment(column(matching.event, "i"), table.column(matching.event).type)
-    values = [exp.alias_(at, AT, quoted=True)]
-    moments = exp.select(*[column(n, "i") for n in names], *values).from_(subquery(incoming.select, "i"))
+    moments = dated_rows(dialect, table, incoming)
     on = exp.and_(
         *equal_keys(matching.keys, "o", "i"),
         exp.EQ(this=column(VALID_FROM, "o"), expression=column(AT, "i")),

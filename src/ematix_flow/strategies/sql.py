@@ -89,6 +89,14 @@ class Guard:
 
 
 @dataclass(frozen=True)
+class Tally:
+    """A question how many of the batch's rows had one fate. Asked while rows remain without one."""
+
+    fate: Literal["brought", "outranked"]
+    query: exp.Expr
+
+
+@dataclass(frozen=True)
 class Shrinking:
     """How far a load may empty a table before it is stopped."""
 

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from ematix_flow.backends.applying import take_tally
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.session import SparkSqlSession
 from ematix_flow.backends.stores.folders import literal_path
-from ematix_flow.strategies.sql import Guard, Step, identifier
+from ematix_flow.strategies.sql import Guard, Step, Tally, identifier
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,13 +93,17 @@ class StepRunner:
         self._work = set(work)
         self._filled: dict[str, DataFrame] = {}
         self._pending: dict[str, _Pending] = {}
+        self.tallied: dict[str, int] = {}
 
-    def run(self, steps: Sequence[Step | Guard]) -> None:
+    def run(self, steps: Sequence[Step | Guard | Tally], rows_in: int) -> None:
         for step in steps:
             if isinstance(step, Guard):
                 refused = step.judge(self._session.fetch(self._dialect.render(step.query)), {})
                 if refused is not None:
                     raise refused
+                continue
+            if isinstance(step, Tally):
+                take_tally(self.tallied, step, rows_in, self._dialect, self._session)
                 continue
             statement = step.statement
             target = statement.this.this if isinstance(statement.this, exp.Schema) else statement.this

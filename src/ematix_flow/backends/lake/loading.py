@@ -113,11 +113,11 @@ class LakeLoad:
             into_empty=self._snapshot is None,
         )
         runner = StepRunner(spark, dialect, list(work.values()), self._scratch)
-        runner.run(STRATEGIES[load.mode](dialect, load.table, incoming))
+        runner.run(STRATEGIES[load.mode](dialect, load.table, incoming), rows_in)
         as_they_are = not work and load.range is None
         changes = runner.changes(target, inserted=rows_in if as_they_are else None)
         assert changes is not None
-        counts = changes.totals()
+        counts = {**changes.totals(), **runner.tallied}
         if changes.everything:
             counts["delete"] = spark.table(target).count()
         refuse_shrink(load, counts)
