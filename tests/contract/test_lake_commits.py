@@ -13,6 +13,7 @@ import pytest
 
 from ematix_flow import faults
 from ematix_flow.backends.base import Backend
+from ematix_flow.backends.lake.journal import Commit
 from ematix_flow.backends.lake.target import LakeTarget
 from ematix_flow.errors import PlanError, SchemaMismatch, TargetFailed
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -20,13 +21,14 @@ from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange
 from ematix_flow.testing.contract_scd2 import DATED, dated, minute
 from ematix_flow.testing.evolution import EvolutionContract
-from ematix_flow.testing.loads import PIPELINE, TARGET, load_rows, new_load
+from ematix_flow.testing.loads import PIPELINE, TARGET, load_rows, new_load, prepare
 from ematix_flow.testing.matched_loads import load_matched, table_of
+from ematix_flow.testing.samples import every_type, every_value
 from tests.lake_reading import read_delta
 from tests.lakes import lake_backend, lake_target
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SMALL = table_of("small", {"id": DataType("big_int")}, {"name": DataType("text")})
 
@@ -94,6 +96,30 @@ def test_a_new_row_that_another_writer_was_quicker_with_gets_our_values(
     assert sorted(row["name"] for row in read_delta(backend, SMALL, spark)) == ["a", "ours"]
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_table_that_its_first_load_makes_is_as_one_that_is_made_ahead(
+    tmp_path: Path, spark: SparkSession, kind: str
+) -> None:
+    """Columns of every type and of names that need quotes, which of them take nulls, and its partitions."""
+    target = lake_target(lake_backend(kind, tmp_path / "lake"), spark)
+    named = (ColumnSpec("a `place`, or so", DataType("text")), ColumnSpec("x=1;y", DataType("integer")))
+    columns = tuple(replace(c, nullable=c.name == "a_text") for c in every_type().columns)
+    ahead = replace(every_type(), name="ahead", columns=(*columns, *named))
+    made = replace(ahead, name="made")
+    divided = ("x=1;y",)
+    prepare(target.divided(divided), ahead)
+    rows = [{**row, "a `place`, or so": "é", "x=1;y": 7} for row in every_value()]
+    filled = [row for row in rows if all(c.nullable or row[c.name] is not None for c in made.columns)]
+    load = new_load(made, partition_by=divided, changes=target.plan_table(made, None))
+    assert load_rows(target, load, filled, change=False).rows_inserted == len(filled) > 0
+    found = {}
+    for table in (ahead, made):
+        snapshot = target._format.snapshot(target.spark(), table)
+        assert snapshot is not None
+        found[table.name] = snapshot.schema, target._format.partitions(target.spark(), table)
+    assert found["made"] == found["ahead"]
+
+
 def test_a_table_within_another_or_with_columns_that_differ_in_case_is_refused(target: LakeTarget) -> None:
     load_rows(target, new_load(SMALL), named((1, "a")))
     with pytest.raises(PlanError, match="one in the other"):
@@ -142,6 +168,33 @@ def test_a_load_that_died_after_its_commit_is_found_and_not_done_again(
     assert len(target.ledger(PIPELINE, TARGET)) == 1
     assert load_rows(target, new_load(SMALL, batch_key="slot:1"), named((1, "a"))).duplicate
     assert len(read_delta(backend, SMALL, spark)) == 1
+
+
+def test_a_load_that_commits_after_its_process_was_killed_is_found_and_not_done_again(
+    backend: Backend, target: LakeTarget, spark: SparkSession, folder: Path
+) -> None:
+    """A Java process may outlive the run that was killed: here it commits when the next run is under way."""
+    load_rows(target, new_load(SMALL), named((1, "a")))
+    batch = new_load(SMALL)
+    with pytest.raises(faults.InjectedCrash), faults.inject("apply.before_commit", "crash"):
+        load_rows(target, batch, named((2, "b")))
+    (left,) = (folder / "_ematix_flow").glob("000000000002-*.json")
+    rows = stamped_row(target, 2, "b")
+    late = Commit(2, left.stem.rpartition("-")[2])
+    stored = SMALL.with_load_columns()
+    with faults.inject("apply.ledger_written", lambda: target._format.append(spark, stored, rows, late)):
+        assert load_rows(target, batch, named((2, "b"))).duplicate
+    assert names_in(backend, spark) == {1: "a", 2: "b"}
+    assert len(read_delta(backend, SMALL, spark)) == 2
+    assert len(target.ledger(PIPELINE, TARGET)) == 2
+
+
+def stamped_row(target: LakeTarget, key: int, name: str) -> DataFrame:
+    snapshot = target._format.snapshot(target.spark(), SMALL)
+    assert snapshot is not None
+    return target.spark().createDataFrame(
+        [(key, name, minute(0), "of a run that was killed")], snapshot.schema
+    )
 
 
 def test_events_that_a_dead_load_wrote_beside_the_history_never_count(

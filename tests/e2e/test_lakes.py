@@ -251,8 +251,8 @@ def test_plan_run_preview_and_maintain_tell_of_a_lake_table(
     assert row.split()[:3] == ["lake:sales.orders", "3", "3"]
     assert int(row.split()[7]) >= 3  # those that the UPDATE had replaced
     assert "a version older than 0s will fail" in err
-    with pytest.raises(SourceFailed, match="can no longer be read at VERSION AS OF 1: 3 of its 3 files"):
-        connect("lake").query("SELECT * FROM sales.orders VERSION AS OF 1")
+    with pytest.raises(SourceFailed, match="can no longer be read at VERSION AS OF 0: 3 of its 3 files"):
+        connect("lake").query("SELECT * FROM sales.orders VERSION AS OF 0")
 
 
 # ------------------------------------------------------------------ beside other writers and readers

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -219,14 +220,18 @@ class RelationalTarget(Target):
         return applied
 
     def change(self, session: SqlSession, load: Load) -> None:
-        """Compared anew, in the transaction: another process may have done the same a moment ago."""
-        if not load.changes.changes:
-            return
-        self.before_change(session, load)
-        live = self.live_columns(session, load.table)
-        for change in still_needed(load, self.plan_within(session, load.table, live, load.matching)):
+        """Make the table fit the load."""
+        for change in self.changes_due(session, load):
             self.make_change(session, load.table, change)
             faults.point("apply.table_changed")
+
+    def changes_due(self, session: SqlSession, load: Load) -> Sequence[TableChange]:
+        """Compared again, in the transaction: another process may have done the same a moment ago."""
+        if not load.changes.changes:
+            return ()
+        self.before_change(session, load)
+        live = self.live_columns(session, load.table)
+        return still_needed(load, self.plan_within(session, load.table, live, load.matching))
 
     def make_change(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:
         """One of the changes that were planned for the table."""

@@ -20,7 +20,7 @@ from ematix_flow.backends.delta.upkeep import DeltaUpkeep
 from ematix_flow.backends.lake.actions import Changes, fresh_view, merge_sql
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.frames import conformed
-from ematix_flow.backends.lake.journal import Commit
+from ematix_flow.backends.lake.journal import FOLDER, Commit
 from ematix_flow.backends.lake.session import with_settings
 from ematix_flow.backends.lake.table import Compacted, LakeFormat, Snapshot
 from ematix_flow.backends.query_tables import Name
@@ -47,6 +47,7 @@ _LOOKED_AT = 30  # the newest commits are looked at in the log itself, older one
 _NUMBER = re.compile(rf'"txn":\{{"appId":"{_APPLICATION}","version":(\d+)')
 _WRITE = "spark.databricks.delta.write"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_WRITTEN = re.compile(r"part-.*\.parquet|[^/]*=[^/]*")  # what a first load that died leaves without a log
 _UNMAPPED = re.compile(r"[ ,;{}()\n\t=]")  # Delta keeps such names only apart from the files' own
 
 
@@ -83,11 +84,12 @@ class DeltaFormat(LakeFormat):
         for folder in (*around, *within):
             if is_table(self._store, folder):
                 raise _one_in_the_other(table, own, folder)
+        has_journal = not is_there and bool(self._store.names(f"{own}/{FOLDER}"))
         for folder, inside in () if is_there else folders_below(self._store, own, table):
             if folder != own and LOG in inside and is_table(self._store, folder):
                 raise _one_in_the_other(table, own, folder)
             other = plain_file(self._store, folder, inside)
-            if other is not None:
+            if other is not None and not (has_journal and _WRITTEN.fullmatch(other)):
                 shown = f"{folder}/{other}".removeprefix(f"{own}/")
                 raise PlanError(
                     f"{self._uri(table)} is no Delta table and holds {shown!r}, "
@@ -133,6 +135,16 @@ class DeltaFormat(LakeFormat):
         empty = conformed(spark, None, table).write.format("delta").mode("ignore")
         empty.options(**_properties(table.column_names)).partitionBy(*partition_by).save(self._uri(table))
 
+    def create_with_rows(
+        self,
+        spark: SparkSession,
+        table: TableSpec,
+        partition_by: Sequence[str],
+        rows: DataFrame,
+        commit: Commit,
+    ) -> None:
+        self._save(table, rows, commit, "error", partition_by)
+
     def prepare(self, spark: SparkSession, table: TableSpec, action: str, column: str) -> None:
         wanted = {"delta.enableTypeWidening": "true"} if action == "widen_column" else _properties([column])
         name = self._dialect.render(self.table(table))
@@ -149,8 +161,12 @@ class DeltaFormat(LakeFormat):
     def replace(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
         self._save(table, rows, commit, "overwrite")
 
-    def _save(self, table: TableSpec, rows: DataFrame, commit: Commit, mode: str) -> None:
-        rows.write.format("delta").mode(mode).options(
+    def _save(
+        self, table: TableSpec, rows: DataFrame, commit: Commit, mode: str, partition_by: Sequence[str] = ()
+    ) -> None:
+        properties = _properties(table.column_names) if mode == "error" else {}
+        rows.write.format("delta").mode(mode).partitionBy(*partition_by).options(
+            **properties,
             partitionOverwriteMode="static",  # all rows go, whatever a session is set to
             txnAppId=_APPLICATION,
             txnVersion=commit.number,

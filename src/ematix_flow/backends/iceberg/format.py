@@ -19,7 +19,7 @@ from ematix_flow.backends.lake.actions import Changes, fresh_view, merge_sql
 from ematix_flow.backends.lake.journal import Commit
 from ematix_flow.backends.lake.session import with_settings
 from ematix_flow.backends.lake.table import Compacted, LakeFormat, Snapshot
-from ematix_flow.backends.query_tables import Name
+from ematix_flow.backends.query_tables import Name, quoted
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.stores.folders import folders_below
 from ematix_flow.backends.table_plans import column_definition
@@ -29,7 +29,7 @@ from ematix_flow.spec.naming import distinct_name
 from ematix_flow.spec.tables import TableSpec
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _TOKEN, _NUMBER = "ematix_flow.token", "ematix_flow.number"
 _ON_WRITE, _IN_SESSION = "snapshot-property.", "spark.sql.iceberg.snapshot-property."
@@ -130,6 +130,24 @@ class IcebergFormat(LakeFormat):
 
     # -------------------------------------------------------------- commits
 
+    def create_with_rows(
+        self,
+        spark: SparkSession,
+        table: TableSpec,
+        partition_by: Sequence[str],
+        rows: DataFrame,
+        commit: Commit,
+    ) -> None:
+        from pyspark.sql import functions as f
+
+        fitting = rows.select(
+            *[_never_null(c.name) if not c.nullable else f.col(quoted(c.name)) for c in table.columns]
+        )
+        writer = fitting.writeTo(self._name(table)).using("iceberg").options(**_carried(_ON_WRITE, commit))
+        if partition_by:
+            writer = writer.partitionedBy(*[f.col(quoted(name)) for name in partition_by])
+        writer.create()
+
     def append(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
         rows.writeTo(self._name(table)).options(**_carried(_ON_WRITE, commit)).append()
 
@@ -180,6 +198,13 @@ class IcebergFormat(LakeFormat):
 
     def _upkeep(self, spark: SparkSession, table: TableSpec) -> IcebergUpkeep:
         return IcebergUpkeep(spark, self._namespaces.catalog, self._name(table))
+
+
+def _never_null(name: str) -> Column:
+    """The column as one that holds no null, which is what the table declares; a null fails the load."""
+    from pyspark.sql import functions as f
+
+    return f.element_at(f.array_compact(f.array(f.col(quoted(name)))), 1).alias(name)
 
 
 def _carried(prefix: str, commit: Commit) -> dict[str, str]:

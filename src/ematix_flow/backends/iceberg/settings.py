@@ -60,6 +60,7 @@ def catalog_settings(connection: IcebergConnection) -> dict[str, str]:
         "warehouse": warehouse(connection),
         "token": connection.token,
         "cache-enabled": "false",  # a table is looked at as it is now
+        "use-nullable-query-schema": "false",  # a table that is made with its first rows keeps NOT NULL
         "io-impl": _HADOOP_FILES,
         **_credential(connection),
     }

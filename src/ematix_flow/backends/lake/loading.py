@@ -3,11 +3,13 @@
 Nothing of the table changes before everything has been computed and checked. The order of what is
 durable: the journal's entry, changes to the table's columns, events beside a history, the table's commit,
 the journal's mark. Only the commit is seen by readers, and until it is there, nothing of the load counts.
+The commit of a first load makes the table too.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -34,11 +36,13 @@ from ematix_flow.backends.lake.journal import Commit, Journal
 from ematix_flow.backends.lake.session import SparkSqlSession
 from ematix_flow.backends.lake.table import ChangedMeanwhile, LakeFormat
 from ematix_flow.backends.positions import batch_key, nothing_new, require_position
-from ematix_flow.errors import SchemaMismatch, TargetFailed
+from ematix_flow.errors import FlowError, SchemaMismatch, TargetFailed
 from ematix_flow.strategies.sql import column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,7 @@ class LakeLoad:
     # ------------------------------------------------------------------ committing
 
     def commit(self, computed: Computed, change: Callable[[], None]) -> Applied:
-        """Make it so. ``change`` makes and alters tables as the load was planned to."""
+        """Make it so. ``change`` alters the table as the load was planned to, and makes those beside it."""
         applied = computed.applied
         if applied.duplicate or nothing_new(self._load.range, applied):
             return applied
@@ -182,7 +186,6 @@ class LakeLoad:
         commit = self._journal.next()
         self._journal.store.require_held()
         self._mend()
-        self._journal.forget_left()
         self._journal.prepare(commit, self._entry(computed), applied.watermark)
         faults.point("apply.ledger_written")
         if not self._format.is_current(self._spark, self._wanted, self._snapshot):
@@ -195,14 +198,28 @@ class LakeLoad:
         faults.point("apply.rows_written")
         self._journal.store.require_held()
         faults.point("apply.before_commit")
-        if changes.is_empty:  # the entry's mark alone says that the batch was here
+        if self._snapshot is None:
+            self._create(changes, commit)
+            self._require_commit(commit)
+        elif changes.is_empty:  # the entry's mark alone says that the batch was here
             self._journal.settle(commit, self._entry(computed), applied.watermark)
         else:
             self._write(changes, commit)
             self._require_commit(commit)
         faults.point("apply.after_commit")
         self._journal.settle(commit, self._entry(computed), applied.watermark)
+        self._forget_left()
         return applied
+
+    def _forget_left(self) -> None:
+        """Remove the entries of loads that died, now that none of them can commit any more.
+
+        Not before: the Java process of a run that was killed may live for a moment longer, and commit.
+        """
+        try:
+            self._journal.forget_left()
+        except (FlowError, OSError) as error:  # the load is committed: the next one removes them
+            _log.warning("the journal of %s keeps entries of dead loads: %s", self._load.table.label, error)
 
     def _mend(self) -> None:
         """Whatever this load does, what a dead one left beside the history must never count."""
@@ -218,10 +235,23 @@ class LakeLoad:
         format, spark, table = self._format, self._spark, self._wanted
         if changes.everything:
             format.replace(spark, table, self._inserted(changes), commit)
-        elif changes.inserts_only and (self._snapshot is None or not changes.matched):
+        elif changes.inserts_only and not changes.matched:
             format.append(spark, table, self._inserted(changes), commit)
         else:
             format.merge(spark, table, changes, commit)
+
+    def _create(self, changes: Changes, commit: Commit) -> None:
+        """Make the table with the rows of its first load."""
+        format, spark, table = self._format, self._spark, self._wanted
+        rows = self._inserted(changes) if changes.counts.get(INSERT) else None
+        try:
+            format.create_with_rows(
+                spark, table, self._load.partition_by, conformed(spark, rows, table), commit
+            )
+        except Exception as error:
+            if format.is_current(spark, table, None) or format.has_commit(spark, table, commit.token):
+                raise
+            raise ChangedMeanwhile from error  # another writer made the table meanwhile
 
     def _require_commit(self, commit: Commit) -> None:
         """A format that knows the number already takes a commit for a repetition, and leaves it out."""

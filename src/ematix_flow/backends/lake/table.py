@@ -89,6 +89,17 @@ class LakeFormat(ABC):
         """Make the table that `create_sql` tells of, unless it is there. Our journal lies there already."""
         spark.sql(self.create_sql(table, partition_by))
 
+    @abstractmethod
+    def create_with_rows(
+        self,
+        spark: SparkSession,
+        table: TableSpec,
+        partition_by: Sequence[str],
+        rows: DataFrame,
+        commit: Commit,
+    ) -> None:
+        """Make the table with its first rows, of exactly its columns, in one commit; fails if it is there."""
+
     def prepare(self, spark: SparkSession, table: TableSpec, action: str, column: str) -> None:
         """Called before a column of the table is added or gets a wider type."""
         return
