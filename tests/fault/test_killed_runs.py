@@ -1,19 +1,23 @@
-"""Runs that are killed for real: at every commit point and at moments of chance; the next run is exact."""
+"""Runs that are killed for real: at every commit point and at moments of chance; the next run is exact.
+
+Each store is killed in each strategy that it has. Lakes, which need Spark, are killed in test_lake_killed.py.
+"""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
-from ematix_flow.backends.registry import open_backend
-from ematix_flow.spec.connections import PostgresConnection
-from tests.fault.databases import Database
+from tests.fault.databases import Database, file_database
 from tests.fault.forked_runs import ForkedRuns, Outcome, forked_runs
-from tests.fault.histories import LOADS, History, LoadKind
+from tests.fault.histories import BY_NAME, LOADS, History, LoadKind
+from tests.fault.lake_tables import FilesInBucket, LocalFiles
 from tests.services.postgres import PostgresServer
 
 pytestmark = pytest.mark.fault
@@ -27,12 +31,17 @@ APPLIED = (
     "runlog.before_finish",
 )
 STAGED = ("staging.created", "task.staged", "staging.loaded", "staging.dropped")
-STAGING_TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'ematix_flow_staging'"
+PUBLISHED = ("files.version_written", "files.before_publish", "files.after_publish")
 POINTS = 2  # of them, each load and path is killed at so many: others in turn, so that all have theirs
 CHANCES = 1  # and so often at a moment of chance
 CHANCES_LONG = 15
+DATABASES = ("postgres", "mysql", "sqlite", "duckdb")
+FILES = ("object_store_local", "object_store_s3")
+FILE_LOADS = tuple(BY_NAME[name] for name in ("append_all", "append_new", "replace_all"))
 
-Histories = Callable[[LoadKind, str], History]
+
+class Histories(Protocol):
+    def __call__(self, kind: str, load: LoadKind, path: str, folder: Path = ...) -> History: ...
 
 
 @pytest.fixture(scope="module")
@@ -42,34 +51,53 @@ def runs() -> Iterator[ForkedRuns]:
 
 
 @pytest.fixture
-def histories(pg_database: str, postgres: PostgresServer) -> Iterator[Histories]:
-    """A load on PostgreSQL: within one database, or from one database into another."""
+def histories(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Histories]:
+    """A load into a store: within one database, or from another database into it."""
     made: list[str] = []
 
-    def make(load: LoadKind, path: str) -> History:
-        target = Database("postgres", pg_database)
+    def make(kind: str, load: LoadKind, path: str, folder: Path = tmp_path) -> History:
+        target = _store(kind, request, folder)
         if path == "same_db":
             return History(load, target, target)
-        made.append(postgres.create_database("source"))
-        return History(load, Database("postgres", postgres.url(made[-1])), target)
+        if kind != "postgres":
+            return History(load, file_database("sqlite", folder, "source"), target)
+        server: PostgresServer = request.getfixturevalue("postgres")
+        made.append(server.create_database("source"))
+        return History(load, Database("postgres", server.url(made[-1])), target)
 
     yield make
     for name in made:
-        postgres.drop_database(name)
+        request.getfixturevalue("postgres").drop_database(name)
+
+
+def _store(kind: str, request: pytest.FixtureRequest, folder: Path) -> Database:
+    if kind == "object_store_local":
+        return LocalFiles(where=str(folder / "lake"))
+    if kind == "object_store_s3":
+        server, bucket = request.getfixturevalue("s3"), request.getfixturevalue("s3_bucket")
+        return FilesInBucket(where=f"lake-{uuid.uuid4().hex[:8]}", server=server, bucket=bucket)
+    servers = {"postgres": "pg_database", "mysql": "mariadb_database", "mysql 8": "mysql_database"}
+    if kind in servers:
+        return Database(kind.split()[0], request.getfixturevalue(servers[kind]))
+    return file_database(kind, folder, "target")
 
 
 class Killed:
     """One history whose runs are killed, round by round."""
 
     def __init__(self, history: History, runs: ForkedRuns, folder: Path) -> None:
-        self.history, self.runs, self.folder, self.number = history, runs, folder, 0
+        self.history, self.runs, self.folder, self.number = history, runs, folder, -1
 
-    def first(self) -> None:
-        """The first round, undisturbed."""
+    def first(self, fault: str = "") -> None:
+        """The first round, which makes the table; undisturbed unless it is killed too."""
         self.history.write_module(self.folder)
         self.history.create()
-        self.history.advance(0)
-        self.again(0)
+        if fault:
+            assert self.kill(fault=fault).killed
+        else:
+            self.number = 0
+            self.history.advance(0)
+            self.again(0)
 
     def kill(self, *, fault: str = "", after: float | None = None) -> Outcome:
         """Advance the source, kill the run, look at the target, and run it to the end."""
@@ -84,6 +112,8 @@ class Killed:
         batches, rows = self.history.seen()
         assert batches in (self.number, self.number + 1), about
         assert rows == self.history.must_hold(batches - 1), about
+        # in MySQL to create a table is a commit: there, a reader may find it empty
+        assert self.history.is_there() == (batches > 0) or self.history.target.kind == "mysql", about
         self.again(self.number)
         return ended
 
@@ -98,38 +128,85 @@ class Killed:
         assert self.history.seen() == (number + 1, self.history.must_hold(number))
 
     def finish(self) -> None:
-        """A last run sweeps; nothing of any killed one is left."""
-        target = open_backend(PostgresConnection(name="target", url=self.history.target.where)).target()
-        assert target is not None
-        target.sweep("load", self.history.label)
-        with self.history.target.session() as session:
-            assert session.rows(STAGING_TABLES) == []
+        """The run after the last killed one has removed all that any of them had left."""
+        assert self.history.target.left_behind("loads", self.history.load.name) == []
+
+
+def _kill_at_points(killed: Killed, points: tuple[str, ...], turn: int) -> None:
+    """At a few of the points, the first one while the table is made; others with the next turn."""
+    chosen = [points[(turn * POINTS + n) % len(points)] for n in range(POINTS)]
+    killed.first(chosen[0])
+    for fault in chosen[1:]:
+        assert killed.kill(fault=fault).killed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["same_db", "copy"])
 @pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
+@pytest.mark.parametrize("kind", [*DATABASES, pytest.param("mysql 8", marks=pytest.mark.long)])
 def test_a_run_that_is_killed_at_any_moment_loses_and_doubles_nothing(
-    tmp_path: Path, runs: ForkedRuns, histories: Histories, load: LoadKind, path: str
+    tmp_path: Path, runs: ForkedRuns, histories: Histories, kind: str, load: LoadKind, path: str
 ) -> None:
-    killed = Killed(histories(load, path), runs, tmp_path)
-    killed.first()
+    killed = Killed(histories(kind, load, path), runs, tmp_path)
     points = (*STAGED, *APPLIED) if path == "copy" else APPLIED
-    first = LOADS.index(load) * POINTS
-    for turn in range(first, first + POINTS):
-        assert killed.kill(fault=points[turn % len(points)]).killed
+    _kill_at_points(
+        killed, points, turn=LOADS.index(load) + (DATABASES.index(kind) if kind in DATABASES else 0)
+    )
     _kill_by_chance(killed, CHANCES, seed=f"{load.name} {path}")
     killed.finish()
+
+
+@pytest.mark.parametrize("load", FILE_LOADS, ids=lambda load: load.name)
+@pytest.mark.parametrize("kind", FILES)
+def test_a_load_of_files_that_is_killed_at_any_moment_loses_and_doubles_nothing(
+    tmp_path: Path, runs: ForkedRuns, histories: Histories, kind: str, load: LoadKind
+) -> None:
+    points = (*STAGED, *APPLIED, *PUBLISHED)
+    share = points[FILE_LOADS.index(load) :: len(FILE_LOADS)]
+    killed = Killed(histories(kind, load, "copy"), runs, tmp_path)
+    killed.first(share[0])
+    for fault in share[1:]:
+        assert killed.kill(fault=fault).killed
+    _kill_by_chance(killed, CHANCES, seed=f"{load.name} {kind}")
+    killed.finish()
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_first_load_of_files_that_is_killed_shows_no_table_or_all_rows(
+    tmp_path: Path, runs: ForkedRuns, histories: Histories, kind: str
+) -> None:
+    """At each point, into a table of its own; the next run makes it with all rows."""
+    for number, fault in enumerate((*STAGED, *APPLIED, *PUBLISHED)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        load = FILE_LOADS[number % len(FILE_LOADS)]
+        killed = Killed(histories(kind, load, "copy", folder), runs, folder)
+        killed.first(fault)
+        killed.finish()
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("path", ["same_db", "copy"])
 @pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
+@pytest.mark.parametrize("kind", DATABASES)
 def test_hundreds_of_runs_that_are_killed_by_chance_lose_and_double_nothing(
-    tmp_path: Path, runs: ForkedRuns, histories: Histories, load: LoadKind, path: str
+    tmp_path: Path, runs: ForkedRuns, histories: Histories, kind: str, load: LoadKind, path: str
 ) -> None:
-    killed = Killed(histories(load, path), runs, tmp_path)
+    killed = Killed(histories(kind, load, path), runs, tmp_path)
+    killed.first()
+    _kill_by_chance(killed, CHANCES_LONG, seed=str(random.randrange(1 << 32)))
+    killed.finish()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("load", FILE_LOADS, ids=lambda load: load.name)
+@pytest.mark.parametrize("kind", FILES)
+def test_dozens_of_loads_of_files_that_are_killed_by_chance_lose_and_double_nothing(
+    tmp_path: Path, runs: ForkedRuns, histories: Histories, kind: str, load: LoadKind
+) -> None:
+    killed = Killed(histories(kind, load, "copy"), runs, tmp_path)
     killed.first()
     _kill_by_chance(killed, CHANCES_LONG, seed=str(random.randrange(1 << 32)))
     killed.finish()

@@ -1,112 +1,173 @@
-"""A merge into a Delta table by a process that is killed for real, read by delta-rs after each death."""
+"""Loads of lake tables that die, read by delta-rs and pyiceberg after each death; the next run is exact.
+
+Every strategy dies in the session's own Spark by a crash that nothing handles. That a process which is killed
+for real, Spark and all, leaves the same is proven on a few.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
+from ematix_flow import faults
+from tests.fault.databases import file_database
+from tests.fault.forked_runs import run_here
+from tests.fault.histories import BY_NAME, LOADS, History, LoadKind
+from tests.fault.lake_tables import DeltaFolder, IcebergFolder
 
-MODULE = """
-from ematix_flow import Annotated, BigInt, Text, ematix, pk
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-@ematix.connection
-class source:
-    kind = "sqlite"
-    path = "source.db"
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.timeout(600)]
 
-@ematix.connection
-class lake:
-    kind = "delta_local"
-    path = "lake"
-
-@ematix.table(schema="copied")
-class Events:
-    id: Annotated[BigInt, pk()]
-    at: BigInt
-    name: Text
-
-@ematix.pipeline(
-    target=Events, source_connection="source", target_connection="lake", mode="merge",
-    incremental=True, watermark_column="at", lag=0,
+POINTS = (
+    "apply.before_commit",
+    "staging.created",
+    "apply.ledger_written",
+    "apply.after_commit",
+    "apply.rows_written",
+    "staging.loaded",
+    "apply.began",
+    "staging.dropped",
+    "runlog.before_finish",
 )
-def load(conn):
-    return "SELECT id, at, name FROM events"
-"""
-RUN = "import pipelines; result = pipelines.load.sync(); print(result.rows_inserted, result.rows_updated)"
+EVERY_RUN = ("append_new", "replace_all", "merge_all", "versions_of_events")
+RUN = (
+    "from pathlib import Path; from tests.fault.test_lake_killed import run_alone; run_alone(Path('.'), {!r})"
+)
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    (tmp_path / "pipelines.py").write_text(MODULE)
-    with sqlite3.connect(tmp_path / "source.db") as source:
-        source.execute("CREATE TABLE events (id INTEGER PRIMARY KEY, at INTEGER, name TEXT)")
-    source.close()
-    return tmp_path
+def lake_history(kind: str, load: LoadKind, folder: Path) -> History:
+    lake = str(folder / "lake")
+    target = DeltaFolder(where=lake) if kind == "delta" else IcebergFolder(where=lake)
+    history = History(load, file_database("sqlite", folder, "source"), target)
+    history.write_module(folder)
+    history.create()
+    return history
 
 
-def change(project: Path, at: int, ids: range) -> None:
-    """Rows that are new or changed at a time."""
-    rows = [(number, at, f"{number} at {at}") for number in ids]
-    with sqlite3.connect(project / "source.db") as source:
-        source.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", rows)
-    source.close()
+def require_whole(history: History, number: int) -> int:
+    """The target holds what it held before the round or after it, no table before the first; its batches."""
+    batches, rows = history.seen()
+    assert batches in (number, number + 1)
+    assert rows == history.must_hold(batches - 1)
+    assert history.is_there() == (batches > 0)
+    return batches
 
 
-def run(project: Path, fault: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "EMATIX_FLOW_FAULT": f"{fault}=kill" if fault else ""}
-    return subprocess.run(
-        [sys.executable, "-c", RUN],
-        cwd=project,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+def finish(history: History, folder: Path, number: int, spark: SparkSession) -> None:
+    """The next run is exact, and leaves nothing of the dead one."""
+    run_here(folder, history.slot(number), spark=spark)
+    assert history.seen() == (number + 1, history.must_hold(number))
+    assert history.target.left_behind("loads", history.load.name) == []
 
 
-def in_the_lake(project: Path) -> list[tuple[int, str]]:
-    try:
-        table = DeltaTable(str(project / "lake/copied/events")).to_pyarrow_table(columns=["id", "name"])
-    except TableNotFoundError:
-        return []
-    return sorted((row["id"], row["name"]) for row in table.to_pylist())
+def crash(history: History, folder: Path, number: int, spark: SparkSession, point: str) -> None:
+    history.advance(number)
+    with pytest.raises(faults.InjectedCrash), faults.inject(point, "crash"):
+        run_here(folder, history.slot(number), spark=spark)
+    batches = require_whole(history, number)
+    assert (batches > number) == (point in POINTS[-2:] or point == "apply.after_commit")
+    finish(history, folder, number, spark)
 
 
-def in_the_source(project: Path) -> list[tuple[int, str]]:
-    with sqlite3.connect(project / "source.db") as source:
-        found = source.execute("SELECT id, name FROM events ORDER BY id").fetchall()
-    source.close()
-    return found
+@pytest.mark.parametrize(
+    ("kind", "load"),
+    [
+        pytest.param(kind, load, id=f"{kind}-{load.name}", marks=() if chosen else pytest.mark.long)
+        for kind in ("delta", "iceberg")
+        for load in LOADS
+        for chosen in [load.name in EVERY_RUN if kind == "delta" else load.name == "append_new"]
+    ],
+)
+def test_a_lake_load_that_dies_loses_and_doubles_nothing(
+    tmp_path: Path, spark: SparkSession, kind: str, load: LoadKind
+) -> None:
+    """While it makes the table, and when the table is there."""
+    history = lake_history(kind, load, tmp_path)
+    first = EVERY_RUN.index(load.name) * 2 if load.name in EVERY_RUN else LOADS.index(load)
+    for number in range(2):
+        crash(history, tmp_path, number, spark, POINTS[(first + number) % len(POINTS)])
 
 
-def test_a_killed_merge_is_there_whole_or_not_at_all_and_the_next_run_is_exact(project: Path) -> None:
-    change(project, 1, range(10))
-    first = run(project)
-    assert first.stdout.strip() == "10 0", first.stderr
-    before = in_the_lake(project)
-    assert before == in_the_source(project)
+@pytest.mark.long
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_lake_load_that_dies_at_any_point_loses_and_doubles_nothing(
+    tmp_path: Path, spark: SparkSession, kind: str, load: LoadKind, point: str
+) -> None:
+    history = lake_history(kind, load, tmp_path)
+    for number in range(2):
+        crash(history, tmp_path, number, spark, point)
 
-    change(project, 2, range(5, 15))
-    killed = run(project, "apply.before_commit")
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert in_the_lake(project) == before
 
-    killed = run(project, "apply.after_commit")  # the journal does not say yet that it is done
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert in_the_lake(project) == in_the_source(project)
+# ------------------------------------------------------------------ processes that are killed
 
-    change(project, 3, range(14, 16))
-    last = run(project)
-    assert last.stdout.strip() == "1 1", last.stderr
-    assert in_the_lake(project) == in_the_source(project)
-    assert not list((project / "lake/.ematix_flow/staging").rglob("*.parquet"))
+
+def run_alone(folder: Path, slot: str | None) -> None:
+    """The body of a process that has a Spark of its own."""
+    from ematix_flow.engine.session import spark_session
+    from ematix_flow.engine.settings import EngineSettings
+
+    session = spark_session(EngineSettings.resolve(env={}), jar_groups=("delta",))
+    run_here(folder, slot, spark=session)
+
+
+def start(folder: Path, slot: str | None, fault: str = "") -> subprocess.Popen[bytes]:
+    root = Path(__file__).resolve().parents[2]
+    paths = os.pathsep.join([str(root), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": paths, "EMATIX_FLOW_FAULT": f"{fault}=kill" if fault else ""}
+    with (folder / "output").open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-c", RUN.format(slot)],
+            cwd=folder,
+            env=environment,
+            stdout=output,
+            stderr=output,
+        )
+
+
+def kill_when(process: subprocess.Popen[bytes], ready: Callable[[], bool], folder: Path) -> None:
+    """As soon as that is so; the test's own time limit ends a wait in vain."""
+    while not ready():
+        assert process.poll() is None, (folder / "output").read_text()
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_while_it_writes_the_first_rows_shows_no_table(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Files of rows lie in the folder then, and no log: the next run makes the table all the same."""
+    history = lake_history("delta", BY_NAME["append_new"], tmp_path)
+    history.advance(0)
+    table = tmp_path / "lake" / "loads" / "append_new"
+    kill_when(start(tmp_path, None), lambda: any(table.glob("*.parquet")), tmp_path)
+    require_whole(history, 0)
+    finish(history, tmp_path, 0, spark)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["append_all", "merge_new", "versions_of_events"])
+@pytest.mark.parametrize("point", ["apply.before_commit", "apply.after_commit"])
+def test_a_process_that_is_killed_leaves_a_lake_table_as_it_was_or_loaded(
+    tmp_path: Path, spark: SparkSession, point: str, name: str
+) -> None:
+    history = lake_history("delta", BY_NAME[name], tmp_path)
+    for number in range(2):
+        history.advance(number)
+        process = start(tmp_path, history.slot(number), point)
+        assert process.wait() == -signal.SIGKILL, (tmp_path / "output").read_text()
+        assert require_whole(history, number) == number + (point == "apply.after_commit")
+        finish(history, tmp_path, number, spark)
