@@ -342,11 +342,10 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
         self._partition_by = load.partition_by
         self.change(session, load)
 
-    def change(self, session: SqlSession, load: Load) -> None:
-        """Make the table fit the load; one that is not there yet comes with its first rows, in one commit."""
-        for change in self.changes_due(session, load):
-            if (change.action, change.subject) != ("create_table", load.table.label):
-                self.make_change(session, load.table, change)
+    def changes_due(self, session: SqlSession, load: Load) -> Sequence[TableChange]:
+        """A table that is not there yet comes with its first rows, in one commit."""
+        due = super().changes_due(session, load)
+        return [each for each in due if (each.action, each.subject) != ("create_table", load.table.label)]
 
     def drop_staging(self, staging: Staging) -> None:
         ours = _ours(staging)

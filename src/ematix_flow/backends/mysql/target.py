@@ -281,7 +281,7 @@ class MySQLTarget(RelationalTarget):
         try:
             with self.session() as session:
                 live = self.live_columns(session, load.table)
-                left = self._plan(session, load.table, live, load.matching).changes
+                left = self.plan_within(session, load.table, live, load.matching).changes
         except FlowError:
             return f"no row was loaded; whether {load.table.label} was changed could not be asked"
         needed = {(change.action, change.subject) for change in left}
