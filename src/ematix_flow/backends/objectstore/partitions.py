@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from ematix_flow.backends.objectstore.places import NULL_PARTITION
-from ematix_flow.errors import PlanError, RowRejected
+from ematix_flow.errors import PlanError, RowRejected, SourceFailed
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ _KINDS = (
     "uuid",
 )
 _ESCAPED = re.compile("[\x00-\x1f\x7f\"#%'*/:=?\\\\{\\[\\]^]")
+_BEYOND_ASCII = re.compile("%[89A-Fa-f][0-9A-Fa-f]")
 _MAX_VALUE_BYTES = 200  # a folder's name holds 255 bytes, column name and escapes included
 
 
@@ -61,19 +62,58 @@ def folder_name(column: str, value: Any) -> str:
 
 
 def partition_columns(name: str) -> list[str]:
-    """The partition columns in a file's name below its table's folder."""
-    return [unquote(part.partition("=")[0]) for part in _partitions(name)]
+    """The partition columns in a file's name below its table's folder; SourceFailed for a bad name."""
+    columns: list[str] = []
+    for part in _partitions(name):
+        column = _decoded(part.partition("=")[0], part, name)
+        if not column:
+            raise _no_partition(part, name, "names no column")
+        if column.lower() in (other.lower() for other in columns):
+            raise _no_partition(part, name, f"names the column {column!r} a second time")
+        columns.append(column)
+    return columns
 
 
 def partition_values(name: str, partition_by: Sequence[str]) -> dict[str, str | None]:
-    """The texts of the partition columns in a file's name below its table's folder."""
-    texts = [unquote(part.partition("=")[2]) for part in _partitions(name)]
+    """The texts of the partition columns in a file's name below its table's folder.
+
+    Some writers percent-encode the UTF-8 bytes of all but a few letters, others only what a path cannot
+    hold: both are decoded alike, and a percent sign that begins no escape stands for itself.
+    """
+    texts = [_decoded(part.partition("=")[2], part, name) for part in _partitions(name)]
     found = dict(zip(partition_columns(name), texts, strict=True))
     return {c: None if found.get(c) == NULL_PARTITION else found.get(c) for c in partition_by}
 
 
+def spark_reads_partitions(name: str) -> bool:
+    """Whether Spark finds these values in a file's name too. It takes each escape for one character, so that
+    the bytes of ``%C3%BC`` become two, and it refuses an empty value."""
+    parts = _partitions(name)
+    return all(_BEYOND_ASCII.search(part) is None and not part.endswith("=") for part in parts)
+
+
 def _partitions(name: str) -> list[str]:
     return [part for part in name.split("/")[:-1] if "=" in part]
+
+
+def _decoded(text: str, part: str, name: str) -> str:
+    try:
+        decoded = unquote(text, errors="strict")
+        decoded.encode()  # a name on a disk may be any bytes
+    except UnicodeError as error:
+        raise _no_partition(part, name, "is not UTF-8") from error
+    return decoded
+
+
+def _no_partition(part: str, name: str, why: str) -> SourceFailed:
+    return SourceFailed(
+        f"the folder {_shown(part)} of the file {_shown(name)} {why}, and cannot be read as a partition",
+        next_step="rename the folder to  column=value, in UTF-8, percent-encoded or not",
+    )
+
+
+def _shown(name: str) -> str:
+    return repr(name.encode(errors="surrogateescape").decode(errors="backslashreplace"))
 
 
 def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:

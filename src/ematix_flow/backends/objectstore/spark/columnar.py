@@ -123,9 +123,7 @@ def _spark_group(
         else:
             fields.append(f"{name} {read_as(stored.type)}")
             chosen.append(f"{expression(stored.type, column.type, name, column.name)} AS {name}")
-    fields += [f"{quoted(name)} {kind}" for name, kind in partitions.items()]
-    reader = spark.read.format(format).schema(", ".join(fields))
-    frame = load(spark, reader, table, files)
+    frame = load(spark, spark.read.format(format), table, files, fields, partitions)
     if beside_file:
         return frame.selectExpr(*chosen, *map(quoted, partitions), f"{FILE} AS {quoted(FILE_COLUMN)}")
     return frame.selectExpr(*chosen, *map(quoted, partitions)) if odd else frame

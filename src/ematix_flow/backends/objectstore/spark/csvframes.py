@@ -151,8 +151,7 @@ def _cells(
     fields = [f"{quoted(name)} STRING" for name in names]
     if reading.truncated_rows_ok:
         fields.append(f"{quoted(_RAGGED)} STRING")
-    fields += [f"{quoted(name)} {kind}" for name, kind in partitions.items()]
-    frame = load(spark, _reader(spark, ", ".join(fields), shape, reading), table, files)
+    frame = load(spark, _reader(spark, shape, reading), table, files, fields, partitions)
     if reading.truncated_rows_ok:
         frame = frame.where(_not_too_long(shape, reading))
     shown = [name for name, is_hidden in zip(names, hidden, strict=True) if not is_hidden]
@@ -160,7 +159,7 @@ def _cells(
     return frame.selectExpr(*chosen, *map(quoted, partitions), f"{FILE} AS {quoted(FILE_COLUMN)}")
 
 
-def _reader(spark: SparkSession, ddl: str, shape: CsvShape, reading: CsvReading) -> DataFrameReader:
+def _reader(spark: SparkSession, shape: CsvShape, reading: CsvReading) -> DataFrameReader:
     options: dict[str, str | bool] = {
         "sep": shape.delimiter,
         "header": reading.has_header,
@@ -181,7 +180,7 @@ def _reader(spark: SparkSession, ddl: str, shape: CsvShape, reading: CsvReading)
         # a record with a stray quote would be one of nulls here: its text is taken as it stands
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _RAGGED}
         options["unescapedQuoteHandling"] = "STOP_AT_DELIMITER"
-    return spark.read.format("csv").schema(ddl).options(**options)
+    return spark.read.format("csv").options(**options)
 
 
 def _cell(name: str, shape: CsvShape, reading: CsvReading) -> str:

@@ -20,6 +20,7 @@ from ematix_flow.backends.objectstore.spark.reading import (
     FILE_COLUMN,
     SAMPLED_FILES,
     load,
+    load_without_partitions,
     partition_types,
     union,
 )
@@ -49,7 +50,7 @@ def json_frame(spark: SparkSession, table: ReadableTable, reading: JsonReading) 
             f"the files of {table.name!r} in {table.folder} are empty: no line holds a column",
             next_step="run the pipeline that fills them first",
         )
-    return _read(spark, table, {**found, **partitions})
+    return _read(spark, table, found, partitions)
 
 
 def json_texts(
@@ -63,14 +64,16 @@ def json_texts(
     wanted = {name.lower() for name in names}
     partitions = dict.fromkeys(partition_types(table), "STRING")
     texts = {name: "STRING" for name in found if name.lower() in wanted}
-    frame = _read(spark, table, {**texts, **partitions})
+    frame = _read(spark, table, texts, partitions)
     return frame.selectExpr(*map(quoted, frame.columns), f"{FILE} AS {quoted(FILE_COLUMN)}")
 
 
-def _read(spark: SparkSession, table: ReadableTable, columns: Mapping[str, str]) -> DataFrame:
-    fields = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
-    reader = spark.read.format("json").schema(fields).option("mode", "FAILFAST")
-    return load(spark, reader, table, table.files)
+def _read(
+    spark: SparkSession, table: ReadableTable, columns: Mapping[str, str], partitions: Mapping[str, str]
+) -> DataFrame:
+    fields = [f"{quoted(name)} {kind}" for name, kind in columns.items()]
+    reader = spark.read.format("json").option("mode", "FAILFAST")
+    return load(spark, reader, table, table.files, fields, partitions)
 
 
 def _columns(spark: SparkSession, table: ReadableTable, reading: JsonReading) -> dict[str, str]:
@@ -103,11 +106,11 @@ def _of_all_lines(spark: SparkSession, table: ReadableTable) -> dict[str, str]:
     reader = spark.read.format("json").option("mode", "FAILFAST")
     try:
         with session_settings(spark, {_CASE: "true"}):
-            found = load(spark, reader, table, table.files).schema
+            found = load_without_partitions(spark, reader, table.files).schema
     except Exception as error:  # in which Spark names no file
         raise _bad_line(table.files) or error from error
-    hidden = partition_types(table)
-    return {field.name: _spark_ddl(field.dataType) for field in found if field.name not in hidden}
+    hidden = {name.lower() for name in partition_types(table)}
+    return {field.name: _spark_ddl(field.dataType) for field in found if field.name.lower() not in hidden}
 
 
 def _spark_ddl(of: DataType) -> str:
@@ -146,8 +149,8 @@ def _bad_line(files: Sequence[SourceFile]) -> SourceFailed | None:
 def _of_first_lines(spark: SparkSession, table: ReadableTable, limit: int) -> dict[str, str]:
     import pyarrow as pa
 
-    some = [load(spark, spark.read.format("text"), table, [file]) for file in table.files[:SAMPLED_FILES]]
-    lines = union([one.select("value") for one in some])
+    some = table.files[:SAMPLED_FILES]
+    lines = union([load_without_partitions(spark, spark.read.format("text"), [file]) for file in some])
     found = pa.struct([])
     for row in lines.limit(limit).collect():
         try:
@@ -162,8 +165,8 @@ def _of_first_lines(spark: SparkSession, table: ReadableTable, limit: int) -> di
                     f"a line of {table.name!r} in {table.folder} is no JSON object", next_step=_ONE_A_LINE
                 )
             found = _both(found, _type(one))
-    hidden = partition_types(table)
-    return {field.name: ddl(field.type) for field in found if field.name not in hidden}
+    hidden = {name.lower() for name in partition_types(table)}
+    return {field.name: ddl(field.type) for field in found if field.name.lower() not in hidden}
 
 
 def _type(value: Any) -> pa.DataType:

@@ -1,20 +1,27 @@
 """Files handed to Spark's own readers: whole folders where that is possible, partitions typed by us.
 
 Spark would take the folder ``code=007`` for the number 7; here the names of all folders decide, as cells
-of CSV do.
+of CSV do. Where Spark would read other texts from the names than were written, an expression over the
+path of each file reads them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from ematix_flow.backends.objectstore.catalog import ReadableTable
 from ematix_flow.backends.objectstore.csvtypes import type_of_texts
-from ematix_flow.backends.objectstore.partitions import partition_columns, partition_values
+from ematix_flow.backends.objectstore.partitions import (
+    partition_columns,
+    partition_values,
+    spark_reads_partitions,
+)
+from ematix_flow.backends.objectstore.places import NULL_PARTITION
 from ematix_flow.backends.objectstore.sourcefiles import SourceFile
+from ematix_flow.backends.query_tables import quoted
 from ematix_flow.backends.refusals import text
 from ematix_flow.backends.session_settings import session_settings
 from ematix_flow.backends.stores.folders import literal_path
@@ -36,14 +43,28 @@ _LISTED_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 
 
 def load(
-    spark: SparkSession, reader: DataFrameReader, table: ReadableTable, files: Sequence[SourceFile]
+    spark: SparkSession,
+    reader: DataFrameReader,
+    table: ReadableTable,
+    files: Sequence[SourceFile],
+    fields: Sequence[str],
+    partitions: Mapping[str, str],
 ) -> DataFrame:
-    """The files by a reader that is told everything else: in one go where they are all of the folder."""
+    """The files by a reader that is told everything else: in one go where they are all of the folder.
+
+    ``fields`` is the DDL of each column in the files, ``partitions`` the type of each in folders' names,
+    which come last.
+    """
+    if partitions and not all(spark_reads_partitions(file.name) for file in files):
+        frame = load_without_partitions(spark, reader.schema(", ".join(fields)), files)
+        return frame.selectExpr("*", *_of_paths(files[0], partitions))
+    typed = [f"{quoted(name)} {kind}" for name, kind in partitions.items()]
+    reader = reader.schema(", ".join([*fields, *typed]))
     with session_settings(spark, {_LISTED_BY_DRIVER: "1000000"}):
         if table.whole_folder and len(files) == len(table.files):
             if not table.nested:
                 return reader.load(literal_path(table.folder))
-            if not partition_columns(files[0].name):
+            if not partitions:
                 return reader.option("recursiveFileLookup", True).load(literal_path(table.folder))
         if table.others_come and len(files) == len(table.files) > _ASKED_FOR_ONE_BY_ONE:
             frame = reader.load(literal_path(table.folder))
@@ -52,11 +73,36 @@ def load(
         return reader.option("basePath", table.folder).load([file.uri for file in files])
 
 
+def load_without_partitions(
+    spark: SparkSession, reader: DataFrameReader, files: Sequence[SourceFile]
+) -> DataFrame:
+    """The files and nothing of the folders in which they lie."""
+    with session_settings(spark, {_LISTED_BY_DRIVER: "1000000"}):
+        return reader.option("recursiveFileLookup", True).load([file.uri for file in files])
+
+
+def _of_paths(example: SourceFile, partitions: Mapping[str, str]) -> list[str]:
+    """SQL of each partition column: its text in the path of a row's file, as its type."""
+    names = [name.lower() for name in partition_columns(example.name)]
+    path, strange, folder = _percent_decoded("_metadata.file_path"), "(?:/[^/=]*)*", "/[^/=]*="
+    chosen = []
+    for name, kind in partitions.items():
+        below = len(names) - names.index(name.lower()) - 1  # the path above may have such folders as well
+        found = rf"{folder}([^/]*)(?:{strange}{folder}[^/]*){{{below}}}{strange}/[^/]*\z"
+        value = f"nullif(regexp_extract({path}, {text(found)}, 1), {text(NULL_PARTITION)})"
+        escaped = f"regexp_replace({value}, '%(?![0-9A-Fa-f][0-9A-Fa-f])', '%25')"
+        chosen.append(f"CAST({_percent_decoded(escaped)} AS {kind}) AS {quoted(name)}")
+    return chosen
+
+
+def _percent_decoded(value: str) -> str:
+    """SQL: `url_decode` is for forms, in which a plus sign is a space."""
+    return f"url_decode(replace({value}, '+', '%2B'))"
+
+
 def odd_files(spark: SparkSession, files: Sequence[SourceFile], mark: str) -> list[SourceFile]:
     """Those text files, packed or not, which hold a character an odd number of times."""
-    reader = spark.read.format("text").option("recursiveFileLookup", True)
-    with session_settings(spark, {_LISTED_BY_DRIVER: "1000000"}):
-        lines = reader.load([file.uri for file in files])
+    lines = load_without_partitions(spark, spark.read.format("text"), files)
     held = f"length(value) - length(replace(value, {text(mark)}, ''))"
     counts = lines.selectExpr("_metadata.file_path AS file", f"{held} AS held").groupBy("file").sum("held")
     odd = {_LOCAL.sub("", unquote(row.file)) for row in counts.where("`sum(held)` % 2 = 1").collect()}
@@ -73,8 +119,9 @@ def partition_types(table: ReadableTable) -> dict[str, str]:
     first = table.files[0]
     names = partition_columns(first.name)
     for file in table.files:
-        if partition_columns(file.name) != names:
-            there, here = (_told(partition_columns(one.name)) for one in (first, file))
+        columns = partition_columns(file.name)
+        if columns != names:
+            there, here = _told(names), _told(columns)
             raise SourceFailed(
                 f"{first.name} of {table.name!r} is {there}, and {file.name} is {here}: "
                 "the files of one table lie in folders of the same columns",

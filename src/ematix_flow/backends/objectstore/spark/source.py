@@ -107,17 +107,18 @@ class FilesSource(SparkSource):
 
     def _read_ours(self, spark: SparkSession, table: ReadableTable, layout: FileLayout) -> DataFrame:
         if not table.files:
-            return spark.createDataFrame([], _ddl(layout.columns, "parquet"))
+            return spark.createDataFrame([], ", ".join(_fields(layout.columns, "parquet")))
         adopted = [file for file in table.files if not _is_ours(file)]
         if adopted and self._format in ("parquet", "orc"):
             return self._read_with_adopted(spark, table, layout, adopted)
         if self._format == "csv":
             frame = self._read_our_csv(spark, table, layout)
         else:
-            reader = spark.read.format(_FORMATS[self._format]).schema(_ddl(layout.columns, self._format))
+            reader = spark.read.format(_FORMATS[self._format])
             if self._format == "json_lines":
                 reader = reader.option("mode", "FAILFAST")
-            frame = load(spark, reader, table, table.files)
+            fields = _fields(layout.stored, self._format)
+            frame = load(spark, reader, table, table.files, fields, _partition_types(layout, self._format))
         return frame.selectExpr(*(_as_declared(column, self._format) for column in layout.columns))
 
     def _read_with_adopted(
@@ -139,14 +140,13 @@ class FilesSource(SparkSource):
         for file in table.files:
             shape = csv_shape(spark, file, _reading_of(layout.csv))
             groups[len(shape.names), shape.spans_lines, _is_ours(file)].append(file)
-        outside = [c for c in layout.columns if c.name in layout.partition_by]
         frames = []
         for (width, spans_lines, ours), files in sorted(groups.items(), reverse=True):
-            columns = [*layout.stored[:width], *outside]
-            reader = _csv_reader(spark, layout.csv, _ddl(columns, "csv"), spans_lines)
+            fields = _fields(layout.stored[:width], "csv")
+            reader = _csv_reader(spark, layout.csv, spans_lines)
             if ours:  # or Spark would take a line end in the first cells for that of records
                 reader = reader.option("lineSep", "\n")
-            frames.append(load(spark, reader, table, files))
+            frames.append(load(spark, reader, table, files, fields, _partition_types(layout, "csv")))
         return union(frames)
 
 
@@ -170,28 +170,29 @@ def _reading_of(dialect: CsvDialect) -> CsvReading:
     )
 
 
-def _csv_reader(spark: SparkSession, dialect: CsvDialect, ddl: str, spans_lines: bool) -> DataFrameReader:
-    return (
-        spark.read.format("csv")
-        .schema(ddl)
-        .options(
-            sep=dialect.delimiter,
-            header=dialect.header,
-            quote=dialect.quote,
-            escape=dialect.escape,
-            nullValue=dialect.null or NO_NULL,
-            emptyValue="",
-            multiLine=spans_lines,
-            mode="FAILFAST",
-        )
+def _csv_reader(spark: SparkSession, dialect: CsvDialect, spans_lines: bool) -> DataFrameReader:
+    return spark.read.format("csv").options(
+        sep=dialect.delimiter,
+        header=dialect.header,
+        quote=dialect.quote,
+        escape=dialect.escape,
+        nullValue=dialect.null or NO_NULL,
+        emptyValue="",
+        multiLine=spans_lines,
+        mode="FAILFAST",
     )
 
 
 # ------------------------------------------------------------------ types
 
 
-def _ddl(columns: Sequence[ColumnSpec], format: str) -> str:
-    return ", ".join(f"{quoted(column.name)} {_stored_type(column, format)}" for column in columns)
+def _fields(columns: Sequence[ColumnSpec], format: str) -> list[str]:
+    return [f"{quoted(column.name)} {_stored_type(column, format)}" for column in columns]
+
+
+def _partition_types(layout: FileLayout, format: str) -> dict[str, str]:
+    outside = [column for column in layout.columns if column.name in layout.partition_by]
+    return {column.name: _stored_type(column, format) for column in outside}
 
 
 def _stored_type(column: ColumnSpec, format: str) -> str:
