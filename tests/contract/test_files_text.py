@@ -251,7 +251,7 @@ def test_what_spark_packs_itself_is_read(spark: SparkSession, tmp_path: Path, co
             "t.csv.gz",
             gzip.compress(b"a,b\n" + b"1,2\n" * 9, mtime=0)[:-12],
             "damaged or not complete",
-            "write it anew",
+            "write it again",
         ),
     ],
 )
@@ -282,7 +282,10 @@ def test_text_in_another_encoding_is_found_wherever_it_stands(spark: SparkSessio
         (b'{"a": 1}\n7\n', "line 2 of {file} is no JSON object"),
         ('{"a": "é"}\n'.encode("latin-1"), "cannot read {file}: line 1 is not UTF-8"),
         (b"", "are empty: no line holds a column"),
-        (b'{"a": 1}\n{"A": 2}\n', "have the columns 'A' and 'a', which Spark SQL takes for one"),
+        (
+            b'{"a": 1}\n{"A": 2}\n',
+            "columns 'A' (line 2 of {file}) and 'a' (line 1 of {file}), which Spark SQL",
+        ),
     ],
 )
 def test_what_is_no_json_lines_is_named_by_its_line(

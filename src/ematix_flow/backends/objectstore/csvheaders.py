@@ -67,12 +67,17 @@ def _shape_of_file(file: SourceFile, reading: CsvReading) -> CsvShape:
     except UnicodeDecodeError as error:
         raise not_utf8(file) from error
     except (OSError, EOFError) as error:
-        broken = packing_of(file.name) is not None
-        raise SourceFailed(
-            f"cannot read {file.shown}: "
-            + ("it cannot be unpacked; it is damaged or not complete" if broken else str(error)),
-            next_step="write it anew, or move it away" if broken else "check the file and the rights to it",
-        ) from error
+        raise cannot_read(file, error) from error
+
+
+def cannot_read(file: SourceFile, error: Exception) -> SourceFailed:
+    """What the system or the codec said against a text file."""
+    broken = packing_of(file.name) is not None
+    return SourceFailed(
+        f"cannot read {file.shown}: "
+        + ("it cannot be unpacked; it is damaged or not complete" if broken else str(error)),
+        next_step="write it again, or move it away" if broken else "check the file and the rights to it",
+    )
 
 
 def _beginning(file: SourceFile, reading: CsvReading) -> str:

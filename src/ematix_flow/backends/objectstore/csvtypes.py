@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _EXACT_DIGITS = 15  # what a double holds of any decimal
+_FLOAT_DIGITS = 6  # the same of a float
 _MAX_DIGITS = 38
 
 _END = "(?![^a]|a)"  # "$" would take a line end at the end of a text for none
@@ -165,12 +166,20 @@ def cell_as(cell: str, wanted: DataType, spark_type: str) -> str:
         return f"CASE WHEN {cell} RLIKE '^-?(0|[1-9][0-9]*)({places})?{_END}' THEN {value} END"
     if kind in _LARGEST_OF:
         finite = f"{cell} RLIKE '{_ANY_FLOAT}' AND abs({value}) <= {_LARGEST_OF[kind]!r}D"
-        return f"CASE WHEN {cell} RLIKE '{_NOT_FINITE}' OR ({finite}) THEN {value} END"
+        exact = f"NOT coalesce({is_lossy_whole(cell, spark_type)}, false)"
+        return f"CASE WHEN {cell} RLIKE '{_NOT_FINITE}' OR ({finite} AND {exact}) THEN {value} END"
     if kind == "boolean":
         return f"CASE WHEN lower({cell}) IN ('true', 'false') THEN {value} END"
     if kind == "bytes":
         return f"try_to_binary({cell}, 'base64')"
     return cell
+
+
+def is_lossy_whole(cell: str, spark_type: str) -> str:
+    """SQL: whether a cell, which is text, is a whole number that is another one as FLOAT or DOUBLE."""
+    as_float = f"try_cast(try_cast({cell} AS {spark_type}) AS DECIMAL({_MAX_DIGITS},0))"
+    same = f"coalesce(try_cast({cell} AS DECIMAL({_MAX_DIGITS},0)) = {as_float}, false)"
+    return f"({cell} RLIKE '{_WHOLE}' AND length({cell}) > {_FLOAT_DIGITS} AND NOT {same})"
 
 
 # ------------------------------------------------------------------ values that are at hand

@@ -1,20 +1,33 @@
 """JSON lines that others wrote, as a DataFrame: columns and types by what all lines hold.
 
-A number with a fraction is a double, as everywhere in JSON. A column that is a number in one line and a
-text or an object in another is text.
+A number with a fraction is a double, as everywhere in JSON, unless whole numbers in the same column would
+lose digits: then it is a decimal, or text. A column that is a number in one line and a text or an object in
+another is text.
 """
 
 from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.backends.objectstore import csvtypes
 from ematix_flow.backends.objectstore.catalog import ReadableTable
-from ematix_flow.backends.objectstore.csvheaders import not_utf8
-from ematix_flow.backends.objectstore.packing import is_hadoops, require_text, unpacked
+from ematix_flow.backends.objectstore.csvheaders import is_utf8, not_utf8
+from ematix_flow.backends.objectstore.jsonlines import (
+    HALF_PAIR,
+    LONG_NUMBER,
+    ONE_A_LINE,
+    TextFacts,
+    bad_line,
+    case_twins,
+    keys_of,
+    no_key,
+    text_facts,
+)
+from ematix_flow.backends.objectstore.packing import is_hadoops, require_text
 from ematix_flow.backends.objectstore.sourcefiles import SourceFile
 from ematix_flow.backends.objectstore.spark.reading import (
     FILE_COLUMN,
@@ -26,7 +39,7 @@ from ematix_flow.backends.objectstore.spark.reading import (
 )
 from ematix_flow.backends.objectstore.storedtypes import ddl
 from ematix_flow.backends.query_tables import quoted
-from ematix_flow.backends.refusals import FILE
+from ematix_flow.backends.refusals import FILE, text
 from ematix_flow.backends.session_settings import session_settings
 from ematix_flow.errors import SourceFailed
 from ematix_flow.spec.files import JsonReading
@@ -34,11 +47,13 @@ from ematix_flow.spec.files import JsonReading
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructField
 
 _REMEMBERED = 256
 _CASE = "spark.sql.caseSensitive"
-_ONE_A_LINE = "each line is one object; an array over several lines becomes such lines by  jq -c '.[]'"
+_LOOKED_AT_BY_DRIVER = 16 * 1024 * 1024  # bytes of text; of more Spark looks
+
+Path = tuple[str | None, ...]
 
 _found: OrderedDict[object, dict[str, str]] = OrderedDict()  # a query is planned and run: look once
 
@@ -89,28 +104,66 @@ def _look(spark: SparkSession, table: ReadableTable, limit: int | None) -> dict[
     """The columns with their Spark types; SourceFailed for lines that are no objects."""
     for file in table.files:
         require_text(file)
-    columns = _of_all_lines(spark, table) if limit is None else _of_first_lines(spark, table, limit)
+    facts = _text_facts(spark, table.files)
+    if facts.half_pairs:
+        problem = bad_line(table.files)
+        if problem is not None:
+            raise problem
+    found = _of_all_lines(spark, table) if limit is None else _of_first_lines(spark, table, limit)
+    hidden = {name.lower() for name in partition_types(table)}
+    columns = [field for field in found if field.name.lower() not in hidden]
+    _require_names(columns, table)
+    types = {field.name: field.dataType for field in columns}
+    exact = _exact_types(spark, table, types) if facts.long_numbers else {}
+    return {name: exact.get(name) or _spark_ddl(kind) for name, kind in types.items()}
+
+
+def _text_facts(spark: SparkSession, files: Sequence[SourceFile]) -> TextFacts:
+    if sum(file.size for file in files) <= _LOOKED_AT_BY_DRIVER and not any(map(is_hadoops, files)):
+        found = [text_facts(file) for file in files]
+        return TextFacts(any(f.half_pairs for f in found), any(f.long_numbers for f in found))
+    lines = load_without_partitions(spark, spark.read.format("text"), files)
+    half = f"contains(value, {text(chr(92) + 'u')}) AND value RLIKE {text(HALF_PAIR)}"
+    facts = (half, f"value RLIKE {text(LONG_NUMBER)}", "contains(value, '\ufffd')")
+    row = lines.selectExpr(*(f"coalesce(bool_or({fact}), false)" for fact in facts)).collect()[0]
+    if row[2]:  # it may stand in a file of its own right
+        for file in files:
+            if not is_hadoops(file) and not is_utf8(file):
+                raise not_utf8(file)
+    return TextFacts(bool(row[0]), bool(row[1]))
+
+
+def _require_names(fields: Sequence[StructField], table: ReadableTable) -> None:
+    """Names that a query can tell apart, at every depth."""
     names: dict[str, str] = {}
-    for name in columns:
-        twin = names.setdefault(name.lower(), name)
-        if twin != name:
-            raise SourceFailed(
-                f"lines of {table.name!r} in {table.folder} have the columns {twin!r} and {name!r}, "
-                "which Spark SQL takes for one",
-                next_step="give one of them another name",
-            )
-    return columns
+    for field in fields:
+        twin = names.setdefault(field.name.lower(), field.name)
+        if twin != field.name:
+            raise bad_line(table.files) or case_twins(twin, field.name, table.name, table.files)
+        if not field.name:
+            raise bad_line(table.files) or no_key(f"a line of {table.name!r} in {table.folder}")
+        _require_names(_fields_of(field.dataType), table)
 
 
-def _of_all_lines(spark: SparkSession, table: ReadableTable) -> dict[str, str]:
+def _fields_of(of: DataType) -> Sequence[StructField]:
+    from pyspark.sql.types import ArrayType, StructType
+
+    if isinstance(of, ArrayType):
+        return _fields_of(of.elementType)
+    return of.fields if isinstance(of, StructType) else ()
+
+
+def _of_all_lines(spark: SparkSession, table: ReadableTable) -> Sequence[StructField]:
     reader = spark.read.format("json").option("mode", "FAILFAST")
     try:
         with session_settings(spark, {_CASE: "true"}):
-            found = load_without_partitions(spark, reader, table.files).schema
+            return load_without_partitions(spark, reader, table.files).schema.fields
     except Exception as error:  # in which Spark names no file
-        raise _bad_line(table.files) or error from error
-    hidden = {name.lower() for name in partition_types(table)}
-    return {field.name: _spark_ddl(field.dataType) for field in found if field.name.lower() not in hidden}
+        raise bad_line(table.files) or SourceFailed(
+            f"the files of {table.name!r} in {table.folder} cannot be read as JSON lines: "
+            + str(error).splitlines()[0],
+            next_step=ONE_A_LINE,
+        ) from error
 
 
 def _spark_ddl(of: DataType) -> str:
@@ -123,31 +176,75 @@ def _spark_ddl(of: DataType) -> str:
     return of.simpleString()
 
 
-def _bad_line(files: Sequence[SourceFile]) -> SourceFailed | None:
-    """The first line that is no object: looked for only when Spark has met one."""
-    for file in files:
-        if is_hadoops(file):
-            continue
-        with unpacked(file) as lines:
-            for number, line in enumerate(lines, 1):
-                where = f"line {number:,} of {file.shown}"
-                try:
-                    value = json.loads(line.decode("utf-8-sig")) if line.strip() else {}
-                except UnicodeDecodeError:
-                    return not_utf8(file)
-                except ValueError as error:
-                    return SourceFailed(f"{where} is no JSON: {error}", next_step=_ONE_A_LINE)
-                objects = value if isinstance(value, list) else [value]
-                if not all(isinstance(one, dict) for one in objects):
-                    return SourceFailed(f"{where} is no JSON object", next_step=_ONE_A_LINE)
-    return None
+# ------------------------------------------------------------------ whole numbers among fractions
+
+
+def _exact_types(spark: SparkSession, table: ReadableTable, types: Mapping[str, DataType]) -> dict[str, str]:
+    """Types for columns in which a double would lose digits of a whole number: a decimal where all values
+    fit one, else text; within structs and lists text."""
+    asked: list[tuple[str, Path]] = [(name, path) for name in types for path in _doubles(types[name])]
+    if not asked:
+        return {}
+    texts = {name: _with_text(kind, list(_doubles(kind))) for name, kind in types.items()}
+    lines = _read(spark, table, {name: texts[name] for name in dict(asked)}, {})
+    lossy = [f"coalesce(bool_or({_is_lossy(quoted(name), path)}), false)" for name, path in asked]
+    row = lines.selectExpr(*lossy).collect()[0]
+    found: dict[str, list[Path]] = {}
+    for (name, path), is_lossy in zip(asked, row, strict=True):
+        if is_lossy:
+            found.setdefault(name, []).append(path)
+    whole = [name for name, paths in found.items() if () in paths]
+    exact = csvtypes.look(lines, whole).types if whole else {}
+    return {**{name: _with_text(types[name], paths) for name, paths in found.items()}, **exact}
+
+
+def _doubles(of: DataType, path: Path = ()) -> Iterator[Path]:
+    """The ways to all doubles in a type; None leads into a list."""
+    from pyspark.sql.types import ArrayType, DoubleType, StructType
+
+    if isinstance(of, StructType):
+        for field in of.fields:
+            yield from _doubles(field.dataType, (*path, field.name))
+    elif isinstance(of, ArrayType):
+        yield from _doubles(of.elementType, (*path, None))
+    elif isinstance(of, DoubleType):
+        yield path
+
+
+def _with_text(of: DataType, paths: Sequence[Path]) -> str:
+    """The type in Spark's DDL with text where the paths lead."""
+    from pyspark.sql.types import ArrayType, StructType
+
+    if () in paths:
+        return "STRING"
+    below = [path for path in paths if path]
+    if isinstance(of, StructType) and below:
+        inside = (
+            f"{quoted(f.name)}: {_with_text(f.dataType, [p[1:] for p in below if p[0] == f.name])}"
+            for f in of
+        )
+        return f"STRUCT<{', '.join(inside)}>"
+    if isinstance(of, ArrayType) and below:
+        return f"ARRAY<{_with_text(of.elementType, [path[1:] for path in below])}>"
+    return _spark_ddl(of)
+
+
+def _is_lossy(value: str, path: Path, depth: int = 0) -> str:
+    """SQL: whether the text at the end of the path is a whole number that no double is."""
+    if not path:
+        return csvtypes.is_lossy_whole(value, "DOUBLE")
+    if path[0] is None:
+        inner = f"v{depth}"
+        return f"exists({value}, {inner} -> coalesce({_is_lossy(inner, path[1:], depth + 1)}, false))"
+    return _is_lossy(f"{value}.{quoted(path[0])}", path[1:], depth)
 
 
 # ------------------------------------------------------------------ from the first lines alone
 
 
-def _of_first_lines(spark: SparkSession, table: ReadableTable, limit: int) -> dict[str, str]:
+def _of_first_lines(spark: SparkSession, table: ReadableTable, limit: int) -> Sequence[StructField]:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     some = table.files[:SAMPLED_FILES]
     lines = union([load_without_partitions(spark, spark.read.format("text"), [file]) for file in some])
@@ -156,17 +253,20 @@ def _of_first_lines(spark: SparkSession, table: ReadableTable, limit: int) -> di
         try:
             value = json.loads(row.value.removeprefix("\ufeff")) if row.value.strip() else {}
         except ValueError as error:
-            raise _bad_line(table.files) or SourceFailed(
-                f"a line of {table.name!r} in {table.folder} is no JSON: {error}", next_step=_ONE_A_LINE
+            raise bad_line(table.files) or SourceFailed(
+                f"a line of {table.name!r} in {table.folder} is no JSON: {error}", next_step=ONE_A_LINE
             ) from error
         for one in value if isinstance(value, list) else [value]:
             if not isinstance(one, dict):
-                raise _bad_line(table.files) or SourceFailed(
-                    f"a line of {table.name!r} in {table.folder} is no JSON object", next_step=_ONE_A_LINE
+                raise bad_line(table.files) or SourceFailed(
+                    f"a line of {table.name!r} in {table.folder} is no JSON object", next_step=ONE_A_LINE
                 )
+            if "" in keys_of(one):
+                raise bad_line(table.files) or no_key(f"a line of {table.name!r} in {table.folder}")
             found = _both(found, _type(one))
-    hidden = {name.lower() for name in partition_types(table)}
-    return {field.name: ddl(field.type) for field in found if field.name.lower() not in hidden}
+    fields = StructType.fromDDL(", ".join(f"{quoted(f.name)} {ddl(f.type)}" for f in found))
+    assert isinstance(fields, StructType)
+    return fields.fields
 
 
 def _type(value: Any) -> pa.DataType:

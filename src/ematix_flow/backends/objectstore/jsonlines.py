@@ -1,0 +1,175 @@
+"""Lines of JSON as this process reads them: what Spark would misread in silence, and which line is at fault.
+
+Spark reads half of a surrogate pair as a question mark, and a whole number among fractions as a double. Both
+are looked for in the text, which is quick; what was found is then looked at line by line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ematix_flow.backends.objectstore.csvheaders import cannot_read, not_utf8
+from ematix_flow.backends.objectstore.packing import is_hadoops, unpacked
+from ematix_flow.backends.objectstore.sourcefiles import SourceFile
+from ematix_flow.errors import SourceFailed
+
+ONE_A_LINE = "each line is one object; an array over several lines becomes such lines by  jq -c '.[]'"
+EXACT_DIGITS = 15  # a whole number of more may not be exact as a double
+_NO_KEY, _NAME_IT = "has an object with a key that is empty", "give the key a name"
+_RENAME = "give one of them another name"
+_LONGEST_NAME = 50_000  # what Spark's parser takes
+
+# an escape that may be half a pair; after a backslash that is escaped itself it is none, and hides others
+HALF_PAIR = (
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    r"|\\\\u[dD][89a-fA-F]"
+)
+LONG_NUMBER = f"[0-9]{{{EXACT_DIGITS + 1}}}"
+_HALF_PAIR_BYTES = re.compile(HALF_PAIR.encode())
+_LONG_NUMBER_BYTES = re.compile(LONG_NUMBER.encode())
+
+
+@dataclass(frozen=True)
+class TextFacts:
+    """What the text of a file may hold, and of which a closer look is needed."""
+
+    half_pairs: bool
+    long_numbers: bool
+
+
+def text_facts(file: SourceFile) -> TextFacts:
+    """SourceFailed when it cannot be unpacked, or is not UTF-8."""
+    half_pairs = long_numbers = False
+    try:
+        with unpacked(file) as lines:
+            for line in lines:
+                half_pairs = half_pairs or (b"\\u" in line and _HALF_PAIR_BYTES.search(line) is not None)
+                long_numbers = long_numbers or _LONG_NUMBER_BYTES.search(line) is not None
+                line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise not_utf8(file) from error
+    except (OSError, EOFError) as error:
+        raise cannot_read(file, error) from error
+    return TextFacts(half_pairs, long_numbers)
+
+
+def bad_line(files: Sequence[SourceFile]) -> SourceFailed | None:
+    """The first line that cannot be read as rows; None when all can, as far as this process can unpack."""
+    for file in files:
+        if is_hadoops(file):
+            continue
+        with unpacked(file) as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    problem = _problem(line)
+                except UnicodeDecodeError:
+                    return not_utf8(file)
+                if problem is not None:
+                    what, step = problem
+                    return SourceFailed(f"line {number:,} of {file.shown} {what}", next_step=step)
+    return None
+
+
+def line_with(files: Sequence[SourceFile], key: str) -> str | None:
+    """The first line with an object that has this key, as an error names it."""
+    for file in files:
+        if is_hadoops(file):
+            continue
+        with unpacked(file) as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip() and key in keys_of(json.loads(line.decode("utf-8-sig"))):
+                    return f"line {number:,} of {file.shown}"
+    return None
+
+
+class _Twice(ValueError):
+    """A key that an object has twice."""
+
+
+def _problem(line: bytes) -> tuple[str, str] | None:
+    """What is wrong with a line, and what to do about it."""
+    text = line.decode("utf-8-sig")
+    try:
+        value = json.loads(text, object_pairs_hook=_object) if text.strip() else {}
+    except _Twice as error:
+        return f"has an object with {error}", "leave one of them out, or give it another name"
+    except ValueError as error:
+        return f"is no JSON: {error}", ONE_A_LINE
+    except RecursionError:
+        return "is nested too deeply to be read", "write deep values as text"
+    if not all(isinstance(one, dict) for one in (value if isinstance(value, list) else [value])):
+        return "is no JSON object", ONE_A_LINE
+    for key in keys_of(value):
+        if not key:
+            return _NO_KEY, _NAME_IT
+        if len(key) > _LONGEST_NAME:
+            return f"has a key of {len(key):,} characters ({key[:40]!r}…)", "give it a shorter name"
+    half = next((one for one in _texts(value) if _is_half(one)), None)
+    if half is not None:
+        step = "write both halves of the character, or replace it by U+FFFD"
+        return f"holds half of a surrogate pair, which is no character: {_shown(half)}", step
+    return None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names: dict[str, str] = {}
+    for key, _ in pairs:
+        twin = names.setdefault(key.lower(), key)
+        if twin != key:
+            raise _Twice(f"the keys {twin!r} and {key!r}, which Spark SQL takes for one")
+    if len(names) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _Twice(f"the key {next(key for key in keys if keys.count(key) > 1)!r} twice")
+    return dict(pairs)
+
+
+def keys_of(value: Any) -> Iterator[str]:
+    """All keys in a value, at every depth."""
+    if isinstance(value, dict):
+        yield from value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from keys_of(inner)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a value, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts(inner)
+
+
+def _is_half(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _shown(text: str) -> str:
+    return json.dumps(text[:40]) + ("…" if len(text) > 40 else "")
+
+
+def case_twins(one: str, other: str, table: str, files: Sequence[SourceFile]) -> SourceFailed:
+    """Keys of different objects; those of one are found with its line."""
+    places = [line_with(files, name) for name in (one, other)]
+    shown = [
+        f"{name!r} ({place})" if place else repr(name)
+        for name, place in zip((one, other), places, strict=True)
+    ]
+    return SourceFailed(
+        f"lines of {table!r} have the columns {' and '.join(shown)}, which Spark SQL takes for one",
+        next_step=_RENAME,
+    )
+
+
+def no_key(where: str) -> SourceFailed:
+    return SourceFailed(f"{where} {_NO_KEY}", next_step=_NAME_IT)
