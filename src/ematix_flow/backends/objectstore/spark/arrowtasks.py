@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from ematix_flow.backends.objectstore.partitions import partition_values
 from ematix_flow.backends.objectstore.sourcefiles import SourceFile
@@ -57,7 +57,7 @@ def _rows(
     if file_column is not None:
         outside[file_column] = file.shown
     with file.open() as stream:
-        for batch in _batches(stream, format):
+        for batch in _batches(stream, format, file):
             there = {name.lower(): number for number, name in enumerate(batch.schema.names)}
             arrays = []
             for name, wanted in columns:
@@ -70,16 +70,46 @@ def _rows(
             yield pa.RecordBatch.from_arrays(arrays, names=[*(name for name, _ in columns), *outside])
 
 
-def _batches(stream: object, format: str) -> Iterator[pa.RecordBatch]:
+def _batches(stream: BinaryIO, format: str, file: SourceFile) -> Iterator[pa.RecordBatch]:
+    """SourceFailed names the file, and the column that Arrow cannot read."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
     from pyarrow import orc
 
     if format == "parquet":
-        yield from pq.ParquetFile(stream).iter_batches(batch_size=_BATCH_ROWS)
+        pages = pq.ParquetFile(stream)
+        try:
+            yield from pages.iter_batches(batch_size=_BATCH_ROWS)
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(file, "", error) from error
         return
     found = orc.ORCFile(stream)
     for stripe in range(found.nstripes):
-        yield found.read_stripe(stripe)
+        try:
+            batch = found.read_stripe(stripe)
+        except (pa.ArrowException, OSError) as error:
+            for name in found.schema.names:
+                try:
+                    found.read_stripe(stripe, columns=[name])
+                except (pa.ArrowException, OSError) as reason:
+                    raise _unreadable(file, name, reason) from reason
+            raise _unreadable(file, "", error) from error
+        yield batch
+
+
+def _unreadable(file: SourceFile, column: str, error: Exception) -> SourceFailed:
+    said = str(error).splitlines()[0]
+    what = f"column {column!r} of {file.shown}" if column else file.shown
+    if "out of range for nanosecond" in said:
+        return SourceFailed(
+            f"{what} holds a time before 1677-09-22 or after 2262-04-11, which cannot be read from ORC's "
+            "times with a zone",
+            next_step="write the file as Parquet, or the column without a zone",
+        )
+    return SourceFailed(
+        f"cannot read {what}: {said}",
+        next_step="leave the column out of the query, or write the file again",
+    )
 
 
 def _told(wanted: pa.DataType) -> pa.DataType:
