@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.errors import CannotConnect, TargetFailed, Unsupported
 from ematix_flow.spec.naming import distinct_name
+from ematix_flow.state.private_files import make_private_folders
 from ematix_flow.state.root import next_step_for
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class DatabaseFile:
             if os.path.exists(path) and not os.access(path, os.W_OK):
                 raise self._unwritable(path, PermissionError(errno.EACCES, "no permission to write"))
         try:
-            self.beside.mkdir(mode=0o700, exist_ok=True)
+            self.beside.mkdir(exist_ok=True)
         except OSError as error:
             raise self._unwritable(self.beside, error) from error
 
@@ -132,7 +133,8 @@ def create_staging_folder(file: DatabaseFile, load: Load) -> str:
     name = f"{_prefix(file, load.pipeline, load.target)}{load.run_id.hex}_{_attempt()}"
     folder = file.beside / "staging" / name
     try:
-        folder.mkdir(mode=0o700, parents=True)
+        make_private_folders(folder.parent, tighten=True)
+        make_private_folders(folder)
     except OSError as error:
         raise TargetFailed(
             f"cannot make the staging folder {folder}: {error.strerror or error}",

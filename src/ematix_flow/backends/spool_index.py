@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ematix_flow.errors import FlowError, PipelineLocked, SourceFailed
+from ematix_flow.state.private_files import make_private_database, make_private_folders, write_private
 from ematix_flow.state.root import next_step_for, private_directory
 
 _TABLES = """
@@ -75,8 +76,9 @@ class SpoolIndex:
     def open(self) -> list[Segment]:
         """Everything that is still known, oldest first, with the files as the index says."""
         with self.explained("opened"):
-            private_directory(self.folder)
-            self.segments.mkdir(exist_ok=True)
+            private_directory(self.folder, tighten=True)
+            make_private_folders(self.segments, tighten=True)
+            make_private_database(self.folder / "index.db")
             connection = sqlite3.connect(
                 self.folder / "index.db", timeout=1, isolation_level=None, check_same_thread=False
             )
@@ -153,14 +155,14 @@ class SpoolIndex:
         if few:
             told["progress"] = few
         aside = self.newest.with_suffix(".tmp")
-        aside.write_text(json.dumps(told))
+        write_private(aside, json.dumps(told))
         os.replace(aside, self.newest)
 
     def _identified(self) -> str:
         """A spool's own name, by which positions in it are told from those in one that is gone."""
         file = self.folder / "id"
         if not file.exists():
-            file.write_text(uuid.uuid4().hex)
+            write_private(file, uuid.uuid4().hex)
             sync_folder(self.folder)
         return file.read_text()
 

@@ -13,6 +13,7 @@ from ematix_flow.backends.spool_index import Segment, SpoolIndex, sync_folder
 from ematix_flow.backends.spool_intake import Held, as_table, weight_of
 from ematix_flow.backends.spool_limits import PROGRESS
 from ematix_flow.backends.streams import Message
+from ematix_flow.state.private_files import open_private
 
 _FIRST_GUESS = 16 * 1024  # bytes a message, until some came
 
@@ -88,7 +89,7 @@ class SegmentInMaking:
         if positions:
             table = table.replace_schema_metadata({PROGRESS: json.dumps(positions)})
         with index.explained("written"):
-            with path.open("wb") as file:
+            with open_private(path, "wb") as file:
                 pq.write_table(
                     table,
                     file,

@@ -117,13 +117,14 @@ def _of_number(error: typer.TyperException) -> str | None:
 
 
 def _save_traceback(error: BaseException) -> str | None:
+    from ematix_flow.state.private_files import write_private
     from ematix_flow.state.root import private_directory, state_root
 
     moment = dt.datetime.now()
     try:
-        folder = private_directory(state_root(os.environ) / "logs")
+        folder = private_directory(state_root(os.environ) / "logs", tighten=True)
         path = folder / f"error-{moment:%Y%m%d-%H%M%S}-{os.getpid()}.txt"
-        path.write_text(mask("".join(traceback.format_exception(error))), encoding="utf-8")
+        write_private(path, mask("".join(traceback.format_exception(error))))
     except (OSError, FlowError):
         return None
     return str(path)

@@ -22,6 +22,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ematix_flow.errors import ConfigError, PipelineLocked
+from ematix_flow.state.private_files import write_private
 from ematix_flow.state.records import utc_now
 from ematix_flow.state.root import next_step_for, private_directory
 
@@ -68,10 +69,10 @@ def hold_file_lock(
     ``database`` names which one it is, where several share the directory. It never waits, and it is not
     re-entrant: a second holder is refused in the same thread too.
     """
-    path = private_directory(directory) / f"{_file_stem(pipeline, target, database)}.lock"
+    path = private_directory(directory, tighten=True) / f"{_file_stem(pipeline, target, database)}.lock"
     holder_path = path.with_suffix(".holder.json")
     # an instance of its own each time, not tied to a thread: only the kernel decides who holds the lock
-    kernel_lock = FileLock(path, timeout=0, thread_local=False, is_singleton=False)
+    kernel_lock = FileLock(path, timeout=0, mode=0o600, thread_local=False, is_singleton=False)
     try:
         kernel_lock.acquire()
     except Timeout as error:
@@ -103,7 +104,7 @@ def _file_stem(pipeline: str, target: str, database: str) -> str:
 
 def _write_holder(path: Path, lock: PipelineLock) -> None:
     aside = path.with_name(f"{path.name}.{lock.pid}")
-    aside.write_text(json.dumps(lock.to_json()), encoding="utf-8")
+    write_private(aside, json.dumps(lock.to_json()))
     os.replace(aside, path)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ematix_flow.errors import ConfigError
+from ematix_flow.state.private_files import make_private_folders
 
 ENVIRONMENT = "EMATIX_FLOW_STATE"
 
@@ -21,13 +22,14 @@ def state_root(env: Mapping[str, str]) -> Path:
     return absolute(given, env) if given else home(env) / ".ematix-flow"
 
 
-def private_directory(path: Path, *, chosen_by: str = ENVIRONMENT) -> Path:
+def private_directory(path: Path, *, chosen_by: str = ENVIRONMENT, tighten: bool = False) -> Path:
     """The folder, made if it is missing, and then readable by this user alone.
 
-    ``chosen_by`` is the setting that says where it is, for the error.
+    ``chosen_by`` is the setting that says where it is, for the error. ``tighten`` closes one that is there
+    to others: for folders that we name.
     """
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folders(path, tighten=tighten)
     except OSError as error:
         raise ConfigError(
             f"cannot make the folder {path}: {error.strerror or error}",

@@ -9,11 +9,14 @@ from pathlib import Path
 import orjson
 import sqlalchemy as sa
 
+from ematix_flow.state.private_files import make_private_database
+
 BUSY_SECONDS = 15.0
 
 
 def sqlite_engine(path: Path) -> sa.Engine:
     """The option ``writes`` makes its transaction take the write lock at once."""
+    make_private_database(path)
     # no pool: nothing stays open between two statements, so a fork or a second log cannot share a handle
     engine = sa.create_engine(
         sa.URL.create("sqlite", database=str(path)),

@@ -20,6 +20,7 @@ from ematix_flow.backends.objectstore.places import (
     DataFile,
     Place,
     data_files,
+    make_state_folder,
     other_folders,
     place_of,
     stem,
@@ -127,7 +128,7 @@ class LocalRoot(FilesRoot):
     def lock(self, pipeline: str, target: str, run_id: uuid.UUID) -> Iterator[None]:
         folder = self.path / HIDDEN / "locks"
         with told_of(folder, "this run has not begun; the target is untouched"):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_state_folder(self.path, folder.name)
         with hold_file_lock(folder, pipeline, target, str(run_id)):
             yield
 
@@ -141,8 +142,9 @@ class LocalRoot(FilesRoot):
 
     def new_staging(self, load: Load, layout: FileLayout) -> LocalStaging:
         attempt = new_attempt(load)
+        make_state_folder(self.path, self._staging.name)
         folder = self._staging / f"{stem(load.pipeline, load.target)}_{attempt}"
-        folder.mkdir(parents=True)
+        folder.mkdir()
         return LocalStaging.of(load, layout, attempt, folder=str(folder))
 
     def drop_staging(self, staging: Staging) -> None:

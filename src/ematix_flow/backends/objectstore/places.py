@@ -20,6 +20,7 @@ from ematix_flow.backends.stores.folders import table_folder
 from ematix_flow.errors import PlanError
 from ematix_flow.spec.connections import format_from_path
 from ematix_flow.spec.tables import TableSpec
+from ematix_flow.state.private_files import make_private_folders
 
 DELTA_LOG = "_delta_log"  # of a table whose files are not for readers of files
 HIDDEN = ".ematix_flow"
@@ -92,6 +93,15 @@ class Place:
 def place_of(root: Path, table: TableSpec) -> Place:
     """The place of a declared table; PlanError for a name that cannot be a folder."""
     return Place(root, table_folder(table))
+
+
+def make_state_folder(root: Path, name: str) -> Path:
+    """A folder of our bookkeeping, for this user alone. The hidden folder in which it lies is open to all
+    that may read the tables: their versions lie in it too."""
+    folder = root / HIDDEN / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folders(folder, tighten=True)
+    return folder
 
 
 class FilePath(Protocol):

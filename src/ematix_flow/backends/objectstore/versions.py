@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ematix_flow import faults
 from ematix_flow.backends.objectstore.diskfailures import told_of
-from ematix_flow.backends.objectstore.places import HIDDEN, DataFile, Place, stem
+from ematix_flow.backends.objectstore.places import HIDDEN, DataFile, Place, make_state_folder, stem
 from ematix_flow.backends.objectstore.tablestate import (
     SEALED_ENTRIES,
     STATE_FILE,
@@ -58,10 +58,12 @@ def table_lock(place: Place) -> Iterator[None]:
     """One process at a time builds and publishes versions of a table, whatever pipeline it runs."""
     from filelock import FileLock, Timeout
 
-    folder = place.root / HIDDEN / "locks"
-    folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(
-        folder / f"{place.slug}.table", timeout=LOCK_SECONDS, thread_local=False, is_singleton=False
+        make_state_folder(place.root, "locks") / f"{place.slug}.table",
+        timeout=LOCK_SECONDS,
+        mode=0o600,
+        thread_local=False,
+        is_singleton=False,
     )
     try:
         lock.acquire()
@@ -261,7 +263,7 @@ def remember_target(place: Place, pipeline: str, target: str) -> None:
     with suppress(FileNotFoundError, ValueError):
         if json.loads(path.read_text(encoding="utf-8"))["table"] == place.name:
             return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_state_folder(place.root, path.parent.name)
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     _write_text(aside, json.dumps({"pipeline": pipeline, "target": target, "table": place.name}))
     os.replace(aside, path)

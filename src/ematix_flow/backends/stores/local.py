@@ -15,8 +15,10 @@ from filelock import FileLock
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.errors import CannotConnect
 from ematix_flow.state.locks import hold_file_lock
+from ematix_flow.state.private_files import make_private_folders, open_private
 
 HIDDEN = ".ematix_flow"
+_IN_TABLE = "_ematix_flow"  # the folder of a table's journal
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,10 @@ class LocalStore(Store):
 
     def create(self, path: str, text: str) -> None:
         place = self._path(path)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        self._make_folder(path.rpartition("/")[0])
         aside = place.with_name(f".{uuid.uuid4().hex}")
         try:
-            with aside.open("x", encoding="utf-8") as file:
+            with open_private(aside, "x") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -81,7 +83,7 @@ class LocalStore(Store):
 
     def upload(self, local: Path, path: str) -> None:
         place = self._path(path)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        self._make_folder(path.rpartition("/")[0])
         with local.open("rb") as file:
             os.fsync(file.fileno())
         try:
@@ -92,6 +94,20 @@ class LocalStore(Store):
             os.replace(aside, place)
             local.unlink()
         _flush_entries(place.parent)
+
+    def _make_folder(self, folder: str) -> None:
+        """What is written here is state, and for this user alone. What leads to it is not: a table's folder
+        may come before its table, and tables of files have their versions in the hidden folder."""
+        here = Path(self.root)
+        here.mkdir(parents=True, exist_ok=True)
+        ours = False
+        for part in filter(None, folder.split("/")):
+            ours = ours or part == _IN_TABLE or here.name == HIDDEN
+            here = here / part
+            if ours:
+                make_private_folders(here, tighten=True)
+            else:
+                here.mkdir(exist_ok=True)
 
     def remove(self, path: str) -> None:
         with suppress(FileNotFoundError):
@@ -112,13 +128,13 @@ class LocalStore(Store):
     @contextmanager
     def table_lock(self, folder: str) -> Iterator[None]:
         name = uuid.uuid5(uuid.NAMESPACE_URL, folder).hex
-        with FileLock(self._locks() / f"table-{name}.lock"):
+        with FileLock(self._locks() / f"table-{name}.lock", mode=0o600):
             yield
 
     def _locks(self) -> Path:
         folder = self._path(f"{HIDDEN}/locks")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            self._make_folder(f"{HIDDEN}/locks")
         except OSError as error:
             self.check()
             raise CannotConnect(

@@ -15,6 +15,7 @@ from typing import Any
 
 from ematix_flow.backends.streams import PLACE_IDS
 from ematix_flow.errors import EngineError
+from ematix_flow.state.private_files import make_private_folders, write_private
 
 _PLACE_IDS = "place-ids.json"
 NOTHING = "-"  # how Spark writes that a source had brought nothing yet
@@ -120,11 +121,11 @@ def write_checkpoint(folder: Path, positions: Sequence[str]) -> None:
     """
     aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     for name in ("offsets", "commits"):
-        (aside / name).mkdir(parents=True)
-    (aside / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+        make_private_folders(aside / name)
+    write_private(aside / "metadata", json.dumps({"id": str(uuid.uuid4())}))
     facts = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
-    (aside / "offsets" / "0").write_text("\n".join(["v1", facts, *positions]))
-    (aside / "commits" / "0").write_text("v1\n" + json.dumps({"nextBatchWatermarkMs": 0}))
+    write_private(aside / "offsets" / "0", "\n".join(["v1", facts, *positions]))
+    write_private(aside / "commits" / "0", "v1\n" + json.dumps({"nextBatchWatermarkMs": 0}))
     aside.rename(folder)
 
 

@@ -42,6 +42,7 @@ from ematix_flow.plan.streams import (
 from ematix_flow.spec.streams import StreamTargetSpec
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
+from ematix_flow.state.private_files import make_private_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -163,7 +164,7 @@ class Part:
         resume = self._resume() if self.checkpoint.is_new else self._after_other_places(place_ids)
         if resume[0] is not None and self._goes_on_by_checkpoint(resume[0]):
             shutil.rmtree(self.checkpoint.folder, ignore_errors=True)
-            self.checkpoint.folder.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folders(self.checkpoint.folder.parent)
             write_checkpoint(self.checkpoint.folder, [resume[0]])
             resume = (None,)
         sends_on = any(target.sends for target in self.group)

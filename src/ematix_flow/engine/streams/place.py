@@ -12,6 +12,7 @@ from pathlib import Path
 from ematix_flow.errors import ConfigError
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.state.private_files import open_private
 from ematix_flow.state.root import ENVIRONMENT, absolute, private_directory, state_root
 
 
@@ -32,7 +33,9 @@ class StreamPlace:
         return self.folder / "columns.json"
 
     def make(self) -> None:
-        private_directory(self.folder, chosen_by=self._chosen_by)
+        private_directory(self.folder, chosen_by=self._chosen_by, tighten=self._chosen_by == ENVIRONMENT)
+        for inside in ("checkpoints", "spools"):  # Spark writes into them by the umask
+            private_directory(self.folder / inside, chosen_by=self._chosen_by, tighten=True)
 
     def pinned_columns(self) -> tuple[ColumnSpec, ...] | None:
         """The columns that the first messages had, so that a restart does not see others."""
@@ -51,7 +54,7 @@ class StreamPlace:
     def pin_columns(self, columns: Sequence[ColumnSpec]) -> None:
         text = json.dumps({"columns": [column.to_json() for column in columns]}, indent=1)
         aside = self.columns_file.with_suffix(".tmp")
-        with aside.open("w") as file:
+        with open_private(aside, "w") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -1,0 +1,66 @@
+"""Files and folders that hold state: logs, errors, positions, messages. They are for this user alone.
+
+A stricter umask stays as it is. What an earlier version left open to others is closed when it is next used,
+if it belongs to this user.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+_FOLDER, _FILE, _OTHERS = 0o700, 0o600, 0o077
+
+
+def make_private_folders(path: Path, *, tighten: bool = False) -> None:
+    """The folder and all missing ones above it. ``tighten`` also closes one that is there to others: for
+    folders that we name, not for those that a user chose."""
+    missing = []
+    above = path
+    while not above.exists():
+        missing.append(above)
+        above = above.parent
+    for folder in reversed(missing):
+        folder.mkdir(mode=_FOLDER, exist_ok=True)
+    if not path.is_dir():
+        raise NotADirectoryError(f"{path} is no folder")
+    if tighten:
+        close_to_others(path)
+
+
+def open_private(path: Path, mode: str) -> IO[Any]:
+    """As `open` does, in UTF-8; a file that is made is readable by this user alone."""
+
+    def opener(name: str, flags: int) -> int:
+        descriptor = os.open(name, flags, _FILE)
+        close_to_others(path)
+        return descriptor
+
+    return open(path, mode, encoding=None if "b" in mode else "utf-8", opener=opener)
+
+
+def write_private(path: Path, text: str) -> None:
+    with open_private(path, "w") as file:
+        file.write(text)
+
+
+def make_private_database(path: Path) -> None:
+    """A SQLite file, made empty if it is missing. SQLite gives its side files the same rights.
+
+    It is never opened when it is there: to close a file ends all locks that this process has on it. What
+    cannot be made is left to SQLite, which says why.
+    """
+    with suppress(OSError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _FILE))
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        close_to_others(path.with_name(path.name + suffix))
+
+
+def close_to_others(path: Path) -> None:
+    """Take all rights from others, where the path is this user's to change; else leave it as it is."""
+    with suppress(OSError):
+        facts = path.stat()
+        if hasattr(os, "geteuid") and facts.st_uid == os.geteuid() and facts.st_mode & _OTHERS:
+            path.chmod(facts.st_mode & 0o7777 & ~_OTHERS)
