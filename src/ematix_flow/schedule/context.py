@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.backends.run_logs import open_run_log
 from ematix_flow.config.settings import project_settings
-from ematix_flow.engine.settings import EngineSettings
+from ematix_flow.engine.settings import EngineSettings, check_engine
 from ematix_flow.observe.listener import Listener
 from ematix_flow.observe.run_lines import RunLines
 from ematix_flow.observe.settings import Observability, observing
@@ -34,8 +34,11 @@ def spark_starter(
 ) -> StartSpark:
     """A function that starts Spark when first called: most questions need none.
 
-    ``also`` are groups of jars that others need who share the session: it cannot restart under them.
+    Settings that cannot be are refused at once, whether Spark is needed or not. ``also`` are groups of jars
+    that others need who share the session: it cannot restart under them.
     """
+    if not isinstance(engine, EngineSettings):
+        check_engine(engine, os.environ, project_settings())
 
     def start(jar_groups: Sequence[str]) -> SparkSession:
         from ematix_flow.engine.session import spark_session
