@@ -20,7 +20,7 @@ from ematix_flow.backends.relational import RelationalTarget
 from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange
-from ematix_flow.strategies.sql import column
+from ematix_flow.strategies.sql import aliased, column
 from ematix_flow.testing.loads import TARGET, new_load
 from tests.property.strategy_histories import Polling, Scenario
 from tests.property.strategy_model import Append, ByEventTime, Model, Row, plain
@@ -165,8 +165,7 @@ class Database:
             else dialect.fetched(column(c.name, "t"), c.type)
             for c in columns
         ]
-        name = dialect.table(model.spec.schema, model.spec.name)
-        name.set("alias", exp.TableAlias(this=exp.to_identifier("t", quoted=True)))
+        name = aliased(dialect.table(model.spec.schema, model.spec.name), "t")
         with self.target.reading() as session:
             if self.target.live_columns(session, model.spec) is None:
                 assert not expected, when

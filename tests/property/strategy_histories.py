@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -13,6 +14,7 @@ from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.matching import Matching
 from ematix_flow.testing.contract import APPLY_POINTS
+from tests.property.hostile_names import column_names
 from tests.property.strategy_model import (
     UTC,
     Append,
@@ -75,10 +77,52 @@ class Scenario:
     wide_matching: Matching
     batches: tuple[Batch, ...]
 
+    def called(self, names: Mapping[str, str]) -> Scenario:
+        """The same with other names of columns."""
+        return Scenario(
+            self.mode,
+            _table_called(self.narrow, names),
+            _table_called(self.wide, names),
+            _matching_called(self.matching, names),
+            _matching_called(self.wide_matching, names),
+            tuple(_batch_called(batch, names) for batch in self.batches),
+        )
+
     def model(self) -> Model:
         if self.mode == "scd2":
             return (ByEventTime if self.matching.event else ByLoadTime)(self.narrow, self.matching)
         return _MODELS[self.mode](self.narrow, self.matching)
+
+
+def _table_called(table: TableSpec, names: Mapping[str, str]) -> TableSpec:
+    columns = tuple(replace(c, name=names[c.name]) for c in table.columns)
+    return replace(table, columns=columns, merge_keys=tuple(names[k] for k in table.merge_keys))
+
+
+def _matching_called(matching: Matching, names: Mapping[str, str]) -> Matching:
+    def called(group: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names[n] for n in group)
+
+    return replace(
+        matching,
+        keys=called(matching.keys),
+        compare=called(matching.compare),
+        update=called(matching.update),
+        order=names[matching.order] if matching.order else None,
+        event=names[matching.event] if matching.event else None,
+    )
+
+
+def _batch_called(batch: Batch, names: Mapping[str, str]) -> Batch:
+    return replace(batch, rows=tuple({names[k]: v for k, v in row.items()} for row in batch.rows))
+
+
+@st.composite
+def _names_for(draw: st.DrawFn, table: TableSpec, never: Collection[str]) -> Mapping[str, str]:
+    """Names of ours, or any that trip SQL."""
+    known = table.column_names
+    hostile = draw(st.one_of(st.none(), *[column_names(len(known), never=never)] * 3))
+    return dict(zip(known, known if hostile is None else hostile, strict=True))
 
 
 def _moments(kind: str) -> list[Any]:
@@ -112,8 +156,13 @@ def _shapes(
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, kinds: tuple[str, ...], lacking: tuple[float, ...] = ()) -> Scenario:
-    """``kinds``: append, truncate, merge, versions (scd2 by load time), events (scd2 by event time)."""
+def scenarios(
+    draw: st.DrawFn, kinds: tuple[str, ...], lacking: tuple[float, ...] = (), never: Collection[str] = ()
+) -> Scenario:
+    """``kinds``: append, truncate, merge, versions (scd2 by load time), events (scd2 by event time).
+
+    ``never`` are characters that the system takes in no name of a column.
+    """
     kind = draw(st.sampled_from(kinds))
     columns, keys, fill = draw(_shapes(event=kind == "events", lacking=lacking))
     mode = "scd2" if kind in ("versions", "events") else kind
@@ -157,7 +206,8 @@ def scenarios(draw: st.DrawFn, kinds: tuple[str, ...], lacking: tuple[float, ...
         )
     single = matched and kind != "events" and not ordered
     batches = draw(_batches(keys, fill, single=single, steady=matching.ttl_seconds is not None))
-    return Scenario(mode, narrow, wide, matching, wide_matching, batches)
+    scenario = Scenario(mode, narrow, wide, matching, wide_matching, batches)
+    return scenario.called(draw(_names_for(wide, never)))
 
 
 @st.composite
@@ -214,7 +264,9 @@ class Polling:
 
 
 @st.composite
-def pollings(draw: st.DrawFn, kinds: tuple[str, ...], lacking: tuple[float, ...] = ()) -> Polling:
+def pollings(
+    draw: st.DrawFn, kinds: tuple[str, ...], lacking: tuple[float, ...] = (), never: Collection[str] = ()
+) -> Polling:
     """``kinds``: append (multiset), keyed (append by primary key), merge, versions, events."""
     kind = draw(st.sampled_from(kinds))
     columns, keys, fill = draw(_shapes(event=True, lacking=lacking))
@@ -245,4 +297,6 @@ def pollings(draw: st.DrawFn, kinds: tuple[str, ...], lacking: tuple[float, ...]
         growths.append(Batch(tuple(rows), now))
     struck = draw(st.integers(0, len(growths) - 1))
     growths[struck] = replace(growths[struck], crash_at=draw(st.sampled_from([None, *APPLY_POINTS])))
-    return Polling(mode, table, matching, EVENT, tuple(growths))
+    names = draw(_names_for(table, never))
+    called = tuple(_batch_called(growth, names) for growth in growths)
+    return Polling(mode, _table_called(table, names), _matching_called(matching, names), names[EVENT], called)

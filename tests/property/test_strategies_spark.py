@@ -20,7 +20,8 @@ from ematix_flow.spec.tables import TableSpec
 from ematix_flow.strategies.sql import column
 from ematix_flow.testing.loads import load_rows, new_load
 from tests.property.strategy_driving import Database
-from tests.property.strategy_histories import ADDED, Scenario, scenarios
+from tests.property.strategy_histories import Scenario, scenarios
+from tests.property.test_strategies import SQLITE_NEVER
 
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(1_800)]
 
@@ -42,7 +43,9 @@ def plannable(scenario: Scenario) -> bool:
     suppress_health_check=list(HealthCheck),
 )
 @given(
-    scenarios(("merge", "merge", "events", "append", "truncate"), (float("nan"),)).filter(plannable),
+    scenarios(("merge", "merge", "events", "append", "truncate"), (float("nan"),), SQLITE_NEVER).filter(
+        plannable
+    ),
     st.sampled_from(["sqlite", "duckdb"]),
     st.sampled_from(["copy", "spark"]),
 )
@@ -73,7 +76,7 @@ def test_pipelines_through_spark_give_the_models_table(
 
         model, database = scenario.model(), Database(target)
         for batch in scenario.batches:
-            rows = [{k: v for k, v in row.items() if k != ADDED} for row in batch.rows]
+            rows = [{k: row[k] for k in declared.column_names} for row in batch.rows]
             refill = new_load(rows_now, "truncate", max_shrink=1.0, allow_empty=True)
             load_rows(source, refill, rows)
             result = load.sync()

@@ -37,8 +37,8 @@ from ematix_flow.strategies.sql import (
     Shrinking,
     Step,
     Tally,
+    called,
     column,
-    identifier,
     insert_into,
 )
 
@@ -250,7 +250,7 @@ def measure(
     dialect: SqlDialect, session: SqlSession, load: Load, select: exp.Expr
 ) -> tuple[int, Watermark | None]:
     """How many rows come, and the highest watermark among them."""
-    rows = exp.Subquery(this=select.copy(), alias=exp.TableAlias(this=identifier("m")))
+    rows = called(exp.Subquery(this=select.copy()), "m")
     if load.range is None:
         counted = session.fetch(dialect.render(exp.select(exp.Count(this=exp.Star())).from_(rows)))
         return int(counted[0][0]), None

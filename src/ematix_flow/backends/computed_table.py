@@ -17,7 +17,7 @@ from ematix_flow.errors import FlowError, RowRejected, SourceFailed, TargetFaile
 from ematix_flow.spec.naming import distinct_name
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.sql import identifier, verbatim
+from ematix_flow.strategies.sql import called, verbatim
 
 _log = logging.getLogger(__name__)
 
@@ -34,8 +34,7 @@ def select_computed(dialect: SqlDialect, name: str) -> str:
 def compute_table(target: RelationalTarget, name: str, sql: str) -> None:
     """The rows of ``sql``, computed once and kept; in one transaction of its own."""
     dialect = target.dialect
-    rows = verbatim(sql)
-    rows.set("alias", exp.TableAlias(this=identifier("rows")))
+    rows = called(verbatim(sql), "rows")
     table = dialect.render(dialect.table(STAGING_SCHEMA, name))
     place = TableSpec(STAGING_SCHEMA, name, (ColumnSpec("any", DataType("text")),))
     try:

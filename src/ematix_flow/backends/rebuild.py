@@ -17,6 +17,7 @@ from ematix_flow.backends.base import TableChange
 from ematix_flow.backends.sql_session import SqlDialect
 from ematix_flow.backends.table_diff import TableDiff
 from ematix_flow.backends.table_plans import column_definition, named
+from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.tables import ROW_HASH, ColumnSpec
 from ematix_flow.strategies.sql import column, insert_into
 
@@ -80,7 +81,7 @@ def rebuilt(
 ) -> list[TableChange]:
     """The statements, in order: make it aside, copy, drop, rename, and ``again`` what hung on it."""
     wanted = diff.wanted
-    aside = f"_ematix_new_{wanted.name}"
+    aside = own_name(f"new_{wanted.name}")
     old, new = dialect.table(wanted.schema, wanted.name), dialect.table(wanted.schema, aside)
     lines = ",\n  ".join(_definitions(dialect, diff, created))
     create = f"CREATE TABLE {dialect.render(new)} (\n  {lines}\n)" + (

@@ -49,14 +49,12 @@ from ematix_flow.backends.positions import nothing_new
 from ematix_flow.backends.sql_session import SqlDialect, SqlSession, transaction
 from ematix_flow.backends.table_diff import TableDiff, compare_tables
 from ematix_flow.backends.table_plans import create_table_sql
+from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.tables import VALID_TO, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.matching import Matching
-from ematix_flow.strategies.sql import (
-    identifier,
-    verbatim,
-)
+from ematix_flow.strategies.sql import called, identifier, verbatim
 
 
 class RelationalTarget(Target):
@@ -84,7 +82,7 @@ class RelationalTarget(Target):
 
     def computed_select(self, session: SqlSession, sql: str, table: TableSpec) -> exp.Expr:
         """SELECT of the declared columns from SQL that the database computes itself."""
-        return exp.select("*").from_(_aliased(verbatim(sql)))
+        return exp.select("*").from_(called(verbatim(sql), "rows"))
 
     @abstractmethod
     def schema_changes(self, session: SqlSession, table: TableSpec) -> list[TableChange]:
@@ -244,7 +242,7 @@ class RelationalTarget(Target):
 
     def create_work_table(self, session: SqlSession, load: Load, spec: TableSpec) -> exp.Table:
         """A table that only this session sees, gone with it at the latest."""
-        table = exp.Table(this=identifier(f"_ematix_{spec.name}"))
+        table = exp.Table(this=identifier(own_name(spec.name)))
         self.drop_work_table(session, table)  # a session that serves several loads may have kept it
         session.execute(f"CREATE TEMPORARY TABLE {self.dialect.render(table)} ({self.work_columns(spec)})")
         return table
@@ -269,8 +267,3 @@ class RelationalTarget(Target):
     def run_sql(self, sql: str) -> int:
         with self.session() as session, transaction(session):
             return session.execute(sql)
-
-
-def _aliased(subquery: exp.Subquery) -> exp.Subquery:
-    subquery.set("alias", exp.TableAlias(this=identifier("rows")))
-    return subquery

@@ -1,11 +1,10 @@
-"""DDL: a declared table made into SQL, and names that a database would not keep."""
+"""DDL: a declared table made into SQL."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from ematix_flow.backends.sql_session import SqlDialect
-from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 
 
@@ -44,16 +43,3 @@ def create_table_sql(dialect: SqlDialect, table: TableSpec) -> str:
     lines += [f"UNIQUE {named(dialect, group)}" for group in unique_groups(table)]
     name = dialect.render(dialect.table(table.schema, table.name))
     return f"CREATE TABLE IF NOT EXISTS {name} (\n  " + ",\n  ".join(lines) + "\n)"
-
-
-def require_identifier_length(table: TableSpec, limit: int | None) -> None:
-    """Names longer than the database keeps would be cut and collide: refuse them."""
-    if limit is None:
-        return
-    for name in (table.schema or "", table.name, *table.column_names):
-        if len(name.encode()) > limit:
-            raise SchemaMismatch(
-                f"the name {name!r} is {len(name.encode())} bytes long; this database keeps {limit}",
-                where=table.where,
-                next_step="choose a shorter name",
-            )

@@ -18,7 +18,7 @@ from ematix_flow.backends.base import (
 )
 from ematix_flow.backends.computed_table import computed_name, select_computed
 from ematix_flow.backends.relational import RelationalTarget
-from ematix_flow.backends.table_plans import require_identifier_length
+from ematix_flow.backends.table_names import refuse_reserved, require_table_names
 from ematix_flow.errors import (
     DeclarationError,
     FlowError,
@@ -49,6 +49,7 @@ from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.tuning import Shape, choose, machine_cores, value
 from ematix_flow.plan.world import World
 from ematix_flow.spec.files import check_file_options, check_place
+from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.pipelines import (
     FileOptions,
     PipelineSpec,
@@ -110,6 +111,7 @@ def _build(declared: DeclaredPipeline, world: World, cores: int, without: Collec
     else:
         columns = reader.describe(sql)
     _refuse_repeated(columns, spec)
+    refuse_reserved((c.name for c in columns), f"the source SQL of {spec.name!r}", spec.where)
     source = _Source(backend, reader, sql, asked.column_map, columns)
     wanted = [target for target in spec.targets if target.label not in without]
     endpoints = []
@@ -178,7 +180,7 @@ def _plan_target(
             next_step=f"modes of {backend.kind}: {', '.join(sorted(capabilities.strategies))}",
         )
     table, matching = resolve_matching(spec, target, target.table or _inferred_table(target, source.columns))
-    require_identifier_length(table.with_load_columns(), capabilities.max_identifier_bytes)
+    require_table_names(table, capabilities.max_identifier_bytes)
     names = [c.name for c in source.columns]
     check_columns(
         table=table,
@@ -227,7 +229,7 @@ def _plan_target(
         if path.value == "copy":
             stages.append(CopyRows(read, tasks))
         else:
-            view = f"_ematix_source_{uuid.uuid4().hex}"
+            view = own_name(f"source_{uuid.uuid4().hex}")
             projection = _project(spec, table, source, f"SELECT * FROM {view}", "spark") if computes else None
             stages.append(
                 TransformRows(

@@ -8,13 +8,26 @@ from typing import Literal, cast
 from ematix_flow.backends.base import LiveTable
 from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
-from ematix_flow.spec.tables import DELETED_AT, IS_CURRENT, ROW_HASH, VALID_FROM, VALID_TO, Keeps, TableSpec
+from ematix_flow.spec.tables import (
+    BATCH_ID,
+    DELETED_AT,
+    EVENT_AT,
+    IS_CURRENT,
+    IS_DELETE,
+    LOADED_AT,
+    ROW_HASH,
+    VALID_FROM,
+    VALID_TO,
+    Keeps,
+    TableSpec,
+)
 from ematix_flow.spec.transforms import Limit, SamplePct
 from ematix_flow.strategies.matching import Matching
 
+_VERSION = (VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH, LOADED_AT, BATCH_ID)
 _RESERVED = {
-    "versions": (VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH),
-    "events": (VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH),
+    "versions": _VERSION,
+    "events": (*_VERSION, EVENT_AT, IS_DELETE),
     "soft_deletes": (DELETED_AT,),
 }
 

@@ -17,7 +17,7 @@ from ematix_flow.backends.payloads.base import META_COLUMNS, Payload
 from ematix_flow.backends.payloads.connections import payload_of
 from ematix_flow.backends.relational import RelationalTarget
 from ematix_flow.backends.streams import StreamSource
-from ematix_flow.backends.table_plans import require_identifier_length
+from ematix_flow.backends.table_names import require_table_names
 from ematix_flow.errors import CannotConnect, SchemaMismatch, SourceFailed, Unsupported, did_you_mean
 from ematix_flow.plan.definition import Choice
 from ematix_flow.plan.drift import judge_drift
@@ -399,7 +399,7 @@ def _plan_target(
     if target.keys and target.table is None:
         table = _keyed(table, target.keys)
     table, matching = resolve_matching(as_batch(spec), as_batch_target(target, table), table)
-    require_identifier_length(table.with_load_columns(), backend.capabilities.max_identifier_bytes)
+    require_table_names(table, backend.capabilities.max_identifier_bytes)
     live = sink.inspect(table)
     if target.mode == "merge":
         table = keeping_marks(table, live)

@@ -1,10 +1,24 @@
-"""Names made from names: for what we put beside the user's own tables and files for a while."""
+"""Names that we make: for what lies next to the user's own tables and files for a while, and for what
+generated SQL calls its rows and helper columns. No declared name can equal one of the latter."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+from collections.abc import Iterable
+
+RESERVED = "_ematix_"  # only names of ours begin so; upper and lower case are alike, as in many databases
+
+
+def own_name(word: str) -> str:
+    """The name of an alias, a helper column or a work table in SQL that we generate."""
+    return RESERVED + word
+
+
+def reserved_among(names: Iterable[str]) -> str | None:
+    """The first name that could equal one of ours."""
+    return next((name for name in names if name.lower().startswith(RESERVED)), None)
 
 
 def distinct_name(*names: str, length: int = 24, joint: str = "_") -> str:

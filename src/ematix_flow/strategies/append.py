@@ -8,10 +8,21 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.tables import TableSpec
-from ematix_flow.strategies.sql import Dialect, Incoming, Step, ascending, column, identifier, insert_rows
+from ematix_flow.strategies.sql import (
+    Dialect,
+    Incoming,
+    Step,
+    aliased,
+    ascending,
+    called,
+    column,
+    insert_rows,
+    subquery,
+)
 
-_COPY = "_ematix_copy"
+_COPY = own_name("copy")
 
 
 def steps(dialect: Dialect, table: TableSpec, incoming: Incoming) -> list[Step]:
@@ -35,8 +46,7 @@ def _key_is_present(dialect: Dialect, table: TableSpec, incoming: Incoming, low:
     assert incoming.low is not None
     matches = [exp.EQ(this=column(k, "t"), expression=column(k, "s")) for k in table.primary_key]
     matches.append(exp.EQ(this=column(incoming.low.column, "t"), expression=low))
-    target = dialect.table(table.schema, table.name)
-    target.set("alias", exp.TableAlias(this=identifier("t")))
+    target = aliased(dialect.table(table.schema, table.name), "t")
     return exp.Exists(this=exp.select("1").from_(target).where(*matches))
 
 
@@ -44,7 +54,7 @@ def _unmatched_copies(dialect: Dialect, table: TableSpec, incoming: Incoming, lo
     """Boundary rows whose n-th equal copy is not in the target yet."""
     assert incoming.low is not None
     names = table.column_names
-    target = dialect.table(table.schema, table.name)
+    target = aliased(dialect.table(table.schema, table.name), "t")
 
     def numbered(source: exp.Expr, alias: str) -> exp.Select:
         same = [dialect.comparable(column(n, alias), table.column(n).type) for n in names]
@@ -55,10 +65,8 @@ def _unmatched_copies(dialect: Dialect, table: TableSpec, incoming: Incoming, lo
         select = exp.select(*[column(n, alias) for n in names], exp.alias_(number, _COPY, quoted=True))
         return select.from_(source).where(at_low)
 
-    target.set("alias", exp.TableAlias(this=identifier("t")))
-    rows = exp.Subquery(this=incoming.select.copy(), alias=exp.TableAlias(this=identifier("r")))
-    present = exp.Subquery(this=numbered(target, "t"), alias=exp.TableAlias(this=identifier("p")))
-    coming = exp.Subquery(this=numbered(rows, "r"), alias=exp.TableAlias(this=identifier("c")))
+    rows = called(exp.Subquery(this=incoming.select.copy()), "r")
+    present, coming = subquery(numbered(target, "t"), "p"), subquery(numbered(rows, "r"), "c")
     equal: list[exp.Expr] = [
         exp.NullSafeEQ(
             this=dialect.comparable(column(n, "p"), table.column(n).type),

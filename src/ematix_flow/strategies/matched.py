@@ -8,6 +8,7 @@ from typing import Any
 from sqlglot import exp
 
 from ematix_flow.errors import FlowError, RowRejected, ShrinkRefused
+from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.strategies.sql import (
     Dialect,
@@ -21,7 +22,7 @@ from ematix_flow.strategies.sql import (
 from ematix_flow.strategies.truncate import check_shrink
 
 _SHOWN = 5
-_PLACE, _COUNT = "_ematix_place", "_ematix_count"
+_PLACE, _COUNT = own_name("place"), own_name("count")
 
 
 def guards(dialect: Dialect, table: TableSpec, incoming: Incoming, *, one_row_a_key: bool) -> list[Guard]:
@@ -34,8 +35,9 @@ def guards(dialect: Dialect, table: TableSpec, incoming: Incoming, *, one_row_a_
     if one_row_a_key:
         grouped = [dialect.comparable(column(k, "s"), table.column(k).type) for k in keys]
         count = exp.Count(this=exp.Star())
+        shown_keys = [exp.alias_(g.copy(), own_name(f"key{i}"), quoted=True) for i, g in enumerate(grouped)]
         repeated = (
-            exp.select(*[exp.alias_(g.copy(), f"k{i}", quoted=True) for i, g in enumerate(grouped)], count)
+            exp.select(*shown_keys, count)
             .from_(rows)
             .group_by(*grouped)
             .having(exp.GT(this=count.copy(), expression=exp.Literal.number(1)))

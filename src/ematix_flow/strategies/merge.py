@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.tables import DELETED_AT, LOADED_AT, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.matched import deletion_guard, differs, guards, last_of_each_key
@@ -30,7 +31,7 @@ from ematix_flow.strategies.sql import (
 
 CHANGED = "changed"
 GONE = "gone"
-_IS_STORED = "_ematix_stored"
+_IS_STORED = own_name("stored")
 _BOOLEAN, _MOMENT = DataType("boolean"), DataType("timestamp_tz")
 
 

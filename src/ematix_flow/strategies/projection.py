@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from ematix_flow.errors import SchemaMismatch, did_you_mean
 from ematix_flow.spec.location import SourceLocation
+from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.transforms import DeduplicateBy, FilterWhere, Limit, PreTransform
 from ematix_flow.spec.types import DataType
@@ -23,9 +24,9 @@ from ematix_flow.strategies.functions.base import Functions, Value, number
 from ematix_flow.strategies.functions.casts import cast, needs_cast
 from ematix_flow.strategies.functions.markers import apply_marker
 from ematix_flow.strategies.functions.site import Site
-from ematix_flow.strategies.sql import column, identifier, verbatim
+from ematix_flow.strategies.sql import called, column, identifier, verbatim
 
-_ROW = "_ematix_row"
+_ROW = own_name("row")
 
 
 def needs_projection(
@@ -160,7 +161,7 @@ def _levels(
             same = isinstance(tree, exp.Column) and tree.name == name
             items.append(tree if same else exp.Alias(this=tree, alias=identifier(name)))
         items += [column(extra) for extra in extras]
-        rows.set("alias", exp.TableAlias(this=identifier(f"_level{level}")))
+        called(rows, f"level{level}")
         select = exp.select(*items).from_(rows)
         if level < depth - 1:
             rows = exp.Subquery(this=functions.fence(select))
@@ -173,7 +174,7 @@ def _levels(
 def _shape(
     transform: PreTransform, inner: exp.Select, names: Sequence[str], functions: Functions
 ) -> exp.Select:
-    rows = exp.Subquery(this=inner, alias=exp.TableAlias(this=identifier("_rows")))
+    rows = called(exp.Subquery(this=inner), "rows")
     select = exp.select(*[column(n) for n in names]).from_(rows)
     if isinstance(transform, FilterWhere):
         return select.where(raw_sql.expression(transform.expr, functions.name, what="filter_where()"))
@@ -199,7 +200,7 @@ def _deduplicated(
     order = exp.Order(expressions=items or [exp.Ordered(this=k.copy(), nulls_first=False) for k in keys])
     place = exp.Window(this=exp.RowNumber(), partition_by=keys, order=order)
     numbered = select.select(exp.Alias(this=place, alias=identifier(_ROW)))
-    rows = exp.Subquery(this=numbered, alias=exp.TableAlias(this=identifier("_numbered")))
+    rows = called(exp.Subquery(this=numbered), "numbered")
     first = exp.EQ(this=column(_ROW), expression=number(1))
     return exp.select(*[column(n) for n in names]).from_(rows).where(first)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from sqlglot import exp
 
 from ematix_flow.spec.watermarks import SourceRange
-from ematix_flow.strategies.sql import Dialect, column, identifier, verbatim
+from ematix_flow.strategies.sql import Dialect, called, column, verbatim
 
 
-def range_condition(source_range: SourceRange, dialect: Dialect, table: str | None = None) -> exp.Expr | None:
+def range_condition(source_range: SourceRange, dialect: Dialect, alias: str | None = None) -> exp.Expr | None:
     """``low <= column <= high``. Nulls are kept, so that they are refused loudly and not left behind."""
-    mark = column(source_range.column, table)
+    mark = column(source_range.column, alias)
     parts: list[exp.Expr] = []
     for bound, compare in ((source_range.low, exp.GTE), (source_range.high, exp.LTE)):
         if bound is not None:
@@ -26,6 +26,5 @@ def restrict(sql: str, source_range: SourceRange | None, dialect: Dialect) -> st
     condition = range_condition(source_range, dialect, "ranged") if source_range else None
     if condition is None:
         return sql
-    inner = verbatim(sql)
-    inner.set("alias", exp.TableAlias(this=identifier("ranged")))
+    inner = called(verbatim(sql), "ranged")
     return exp.select("*").from_(inner).where(condition).sql(dialect=dialect.name, identify=True)

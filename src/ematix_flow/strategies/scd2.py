@@ -16,8 +16,11 @@ its other columns.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sqlglot import exp
 
+from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.tables import (
     BATCH_ID,
     EVENT_AT,
@@ -65,8 +68,11 @@ from ematix_flow.strategies.sql import (
 )
 
 TOUCHED, HISTORY = "touched", "history"
-_UNTIL, _KIND, _FROM_TABLE = "_ematix_until", "_ematix_kind", "_ematix_derived"
-_ENDED = "_ematix_ended"  # where the stored version ends so far
+_UNTIL, _KIND, _FROM_TABLE = own_name("until"), own_name("kind"), own_name("derived")
+_PLACE = own_name("place")
+_HASH_BEFORE, _GONE_BEFORE = own_name("hash_before"), own_name("gone_before")
+_AT_BEFORE = own_name("at_before")
+_ENDED = own_name("ended")  # where the stored version ends so far
 _VERSION, _SAME, _DELETE = 0, 1, 2
 _BOOLEAN, _MOMENT = DataType("boolean"), DataType("timestamp_tz")
 
@@ -250,8 +256,10 @@ def _history(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Inse
     def in_order(*order: exp.Expr) -> dict[str, object]:
         return {"partition_by": [k.copy() for k in by_key], "order": exp.Order(expressions=list(order))}
 
-    def selected(inner: exp.Expr, carried: tuple[str, ...], **extra: exp.Expr) -> exp.Select:
-        added = [exp.alias_(v, n, quoted=True) for n, v in extra.items()]
+    def selected(
+        inner: exp.Expr, carried: tuple[str, ...], extra: Mapping[str, exp.Expr] | None = None
+    ) -> exp.Select:
+        added = [exp.alias_(v, n, quoted=True) for n, v in (extra or {}).items()]
         rows = exp.select(*[column(f, "p") for f in carried], *added)
         return rows.from_(subquery(inner, "p"), copy=False)
 
@@ -267,26 +275,28 @@ def _history(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Inse
             ]
         ),
     )
-    numbered = selected(_points(dialect, table, incoming), fields, _ematix_place=place)
-    first = exp.EQ(this=column("_ematix_place", "p"), expression=exp.Literal.number(1))
+    numbered = selected(_points(dialect, table, incoming), fields, {_PLACE: place})
+    first = exp.EQ(this=column(_PLACE, "p"), expression=exp.Literal.number(1))
     winners = selected(numbered, fields).where(first, copy=False)
 
     at = ascending(column(AT, "p"))
     before = selected(
         winners,
         fields,
-        _ematix_hash_before=exp.Window(this=exp.Lag(this=column(HASH, "p")), **in_order(at.copy())),
-        _ematix_gone_before=exp.Window(this=exp.Lag(this=column(GONE, "p")), **in_order(at.copy())),
-        _ematix_at_before=exp.Window(this=exp.Lag(this=column(AT, "p")), **in_order(at.copy())),
+        {
+            _HASH_BEFORE: exp.Window(this=exp.Lag(this=column(HASH, "p")), **in_order(at.copy())),
+            _GONE_BEFORE: exp.Window(this=exp.Lag(this=column(GONE, "p")), **in_order(at.copy())),
+            _AT_BEFORE: exp.Window(this=exp.Lag(this=column(AT, "p")), **in_order(at.copy())),
+        },
     )
     is_gone = exp.EQ(this=column(GONE, "p"), expression=true.copy())
     opens: list[exp.Expr] = [
-        exp.Is(this=column("_ematix_at_before", "p"), expression=exp.Null()),
-        exp.EQ(this=column("_ematix_gone_before", "p"), expression=true.copy()),
-        exp.NEQ(this=column("_ematix_hash_before", "p"), expression=column(HASH, "p")),
+        exp.Is(this=column(_AT_BEFORE, "p"), expression=exp.Null()),
+        exp.EQ(this=column(_GONE_BEFORE, "p"), expression=true.copy()),
+        exp.NEQ(this=column(_HASH_BEFORE, "p"), expression=column(HASH, "p")),
     ]
     if table.keeps == "events" and matching.ttl_seconds is not None:
-        expired = dialect.shifted(column("_ematix_at_before", "p"), matching.ttl_seconds)
+        expired = dialect.shifted(column(_AT_BEFORE, "p"), matching.ttl_seconds)
         opens.append(exp.GT(this=column(AT, "p"), expression=expired))
     kind = exp.Case(
         ifs=[
@@ -295,7 +305,7 @@ def _history(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Inse
         ],
         default=exp.Literal.number(_SAME),
     )
-    kinds = selected(before, fields, **{_KIND: kind})
+    kinds = selected(before, fields, {_KIND: kind})
     # the next point that is no mere repetition, seen from each point: the least of those after it
     boundary = exp.Case(
         ifs=[
@@ -309,7 +319,7 @@ def _history(dialect: Dialect, table: TableSpec, incoming: Incoming) -> exp.Inse
         kind="ROWS", start="1", start_side="FOLLOWING", end="UNBOUNDED", end_side="FOLLOWING"
     )
     until = exp.Window(this=exp.Min(this=boundary), **in_order(at.copy()), spec=following)
-    ends = selected(kinds, (*fields, _KIND), **{_UNTIL: until})
+    ends = selected(kinds, (*fields, _KIND), {_UNTIL: until})
     if table.keeps == "events" and matching.ttl_seconds is not None:
         ends = scd2_ttl.ended(
             dialect,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from ematix_flow.errors import RowRejected
+from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.tables import (
     BATCH_ID,
     EVENT_AT,
@@ -32,10 +33,10 @@ from ematix_flow.strategies.sql import (
 )
 
 EVENTS = "events"
-AT, HASH, GONE = "_ematix_at", "_ematix_hash", "_ematix_gone"
-IS_STORED, IS_NEW = "_ematix_stored", "_ematix_new"
-_RANK, _PLACE, _CLOSED = "_ematix_rank", "_ematix_place", "_ematix_closed"
-_FILLED = "_ematix_filled"
+AT, HASH, GONE = own_name("at"), own_name("hash"), own_name("gone")
+IS_STORED, IS_NEW = own_name("stored"), own_name("new")
+_RANK, _PLACE, _CLOSED = own_name("rank"), own_name("place"), own_name("closed")
+_FILLED = own_name("filled")
 _ORDER = (_FILLED, HASH, _RANK)  # of events at one moment the greatest holds
 _BOOLEAN, _MOMENT, _BYTES = DataType("boolean"), DataType("timestamp_tz"), DataType("bytes")
 _TICK = 0.000001

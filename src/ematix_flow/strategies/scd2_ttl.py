@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
+from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.tables import (
     EVENT_AT,
     IS_CURRENT,
@@ -35,7 +36,7 @@ from ematix_flow.strategies.sql import (
 )
 
 EXPIRED = "expired"
-_RUN, _LAST, _BEGAN, _ENDS = "_ematix_run", "_ematix_last", "_ematix_began", "_ematix_ends"
+_RUN, _LAST, _BEGAN, _ENDS = own_name("run"), own_name("last"), own_name("began"), own_name("ends")
 _BOOLEAN, _MOMENT = DataType("boolean"), DataType("timestamp_tz")
 
 

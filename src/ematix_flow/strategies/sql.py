@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import sqlglot
 from sqlglot import exp
 
 from ematix_flow.errors import FlowError
+from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.tables import BATCH_ID, LOADED_AT, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.matching import Matching
+
+Rows = TypeVar("Rows", exp.Table, exp.Subquery)
 
 
 class Dialect(Protocol):
@@ -59,7 +62,7 @@ class Dialect(Protocol):
         sets: Mapping[str, exp.Expr],
         condition: exp.Expr,
     ) -> exp.Expr:
-        """UPDATE of the target, aliased ``t``, with values of rows of the source, aliased ``s``."""
+        """UPDATE of the target, called ``t``, with values of rows of the source, called ``s``."""
         ...
 
     def delete_from(
@@ -67,7 +70,7 @@ class Dialect(Protocol):
     ) -> exp.Expr:
         """DELETE of target rows whose columns equal those of a source row, ``{target: source}``.
 
-        ``condition`` is about the source, aliased ``s``.
+        ``condition`` is about the source, called ``s``.
         """
         ...
 
@@ -126,8 +129,23 @@ def identifier(name: str) -> exp.Identifier:
     return exp.Identifier(this=name, quoted=True)
 
 
-def column(name: str, table: str | None = None) -> exp.Column:
-    return exp.Column(this=identifier(name), table=identifier(table) if table else None)
+def column(name: str, alias: str | None = None) -> exp.Column:
+    """A column, by itself or of the rows that `aliased`, `subquery` or `called` gave this alias."""
+    return exp.Column(this=identifier(name), table=alias_name(alias) if alias else None)
+
+
+def alias_name(alias: str) -> exp.Identifier:
+    """The short name that a strategy gives to rows, as SQL has it: never equal to a column of the user's.
+
+    Spark takes ``t.x`` for the field ``x`` of a column ``t`` where there is one.
+    """
+    return identifier(own_name(alias))
+
+
+def called(rows: Rows, alias: str) -> Rows:
+    """The rows under an alias, in place."""
+    rows.set("alias", exp.TableAlias(this=alias_name(alias)))
+    return rows
 
 
 def filled(template: str, value: exp.Expr, dialect: str) -> exp.Expr:
@@ -162,15 +180,13 @@ def verbatim(sql: str) -> exp.Subquery:
 
 
 def aliased(table: exp.Table, alias: str) -> exp.Table:
-    named = table.copy()
-    named.set("alias", exp.TableAlias(this=identifier(alias)))
-    return named
+    return called(table.copy(), alias)
 
 
 def subquery(select: exp.Expr, alias: str) -> exp.Subquery:
     # the first to use a tree takes it as it is: copies of copies are most of the cost of a small load
     taken = select if select.parent is None else select.copy()
-    return exp.Subquery(this=taken, alias=exp.TableAlias(this=identifier(alias)))
+    return called(exp.Subquery(this=taken), alias)
 
 
 def equal_keys(keys: Sequence[str], left: str, right: str) -> list[exp.Expr]:

@@ -20,7 +20,7 @@ from ematix_flow.spec.connections import MySQLConnection
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import KINDS, DataType
 from ematix_flow.strategies.functions.zone_offsets import offsets
-from ematix_flow.strategies.sql import ascending
+from ematix_flow.strategies.sql import ascending, column
 
 
 class Here:
@@ -91,16 +91,17 @@ def test_a_name_may_hold_dots_and_quotes_when_it_is_quoted():
 
 def test_updates_and_deletes_are_joined():
     target, source = DIALECT.table("shop", "orders"), DIALECT.table("st", "w")
-    condition = exp.column("id", "t").eq(exp.column("id", "s"))
-    update = DIALECT.update_from(target, source, {"a": exp.column("a", "s")}, condition)
+    condition = column("id", "t").eq(column("id", "s"))
+    update = DIALECT.update_from(target, source, {"a": column("a", "s")}, condition)
     assert DIALECT.render(update) == (
-        "UPDATE `shop`.`orders` AS `t` INNER JOIN `st`.`w` AS `s` ON `t`.`id` = `s`.`id` "
-        "SET `t`.`a` = `s`.`a`"
+        "UPDATE `shop`.`orders` AS `_ematix_t` INNER JOIN `st`.`w` AS `_ematix_s` "
+        "ON `_ematix_t`.`id` = `_ematix_s`.`id` "
+        "SET `_ematix_t`.`a` = `_ematix_s`.`a`"
     )
     delete = DIALECT.delete_from(target, source, {"id": "id"}, None)
     assert DIALECT.render(delete) == (
-        "DELETE `shop`.`orders` FROM `shop`.`orders` INNER JOIN `st`.`w` AS `_ematix_gone`"
-        " ON `shop`.`orders`.`id` = `_ematix_gone`.`id`"
+        "DELETE `shop`.`orders` FROM `shop`.`orders` INNER JOIN `st`.`w` AS `_ematix_s`"
+        " ON `shop`.`orders`.`id` = `_ematix_s`.`id`"
     )
 
 
@@ -150,7 +151,12 @@ def test_a_wrong_option_is_named(option):
     [
         (1062, "Duplicate entry '1' for key 'orders.PRIMARY'", RowRejected, "Duplicate"),
         (1406, "Data too long for column 'c0' at row 3", RowRejected, "'name'"),
-        (1366, "Incorrect integer value: 'x' for column `d`.`t`.`c0` at row 1", RowRejected, "'name'"),
+        (
+            1366,
+            "Incorrect integer value: 'x' for column `d`.`_ematix_t`.`c0` at row 1",
+            RowRejected,
+            "'name'",
+        ),
         (1048, "Column 'c0' cannot be null", RowRejected, "'name'"),
         (1213, "Deadlock found when trying to get lock", TargetFailed, "Deadlock"),
         (2013, "Lost connection to MySQL server during query", TargetFailed, "broke"),

@@ -41,7 +41,7 @@ PLAIN = table(id=BIG_INT, name=TEXT)
 
 def test_without_markers_it_is_a_choice_of_columns():
     assert project(PLAIN, columns=["name", "id"]) == (
-        'SELECT "id", "name" FROM (\nSELECT * FROM raw\n) AS "_level0"'
+        'SELECT "id", "name" FROM (\nSELECT * FROM raw\n) AS "_ematix_level0"'
     )
     assert not needs_projection(PLAIN)
     assert not needs_projection(PLAIN, column_map={"id": "id"})
@@ -104,7 +104,7 @@ def test_a_final_semicolon_is_left_out(source):
         == 'SELECT "id" FROM (\n'
         + source[:14].rstrip()
         + (" \n" if source[14] == " " else "\n")
-        + ') AS "_level0"'
+        + ') AS "_ematix_level0"'
     )
 
 

@@ -25,10 +25,11 @@ from ematix_flow.backends.embedded import DatabaseFile, create_staging_folder, d
 from ematix_flow.backends.embedded_target import EmbeddedTarget
 from ematix_flow.backends.sql_session import SqlSession
 from ematix_flow.backends.table_diff import TableDiff
+from ematix_flow.backends.table_names import ascii_lower, require_names_apart
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
-from ematix_flow.strategies.sql import column, identifier, verbatim
+from ematix_flow.strategies.sql import called, column, verbatim
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,6 +55,7 @@ class DuckDBTarget(EmbeddedTarget):
     # -------------------------------------------------------------- the catalog
 
     def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
+        require_names_apart(table, "DuckDB", ascii_lower)
         at = {"schema": table.schema or "main", "name": table.name}
         views = f"SELECT 1 FROM duckdb_views() WHERE {_HERE} AND lower(view_name) = lower($name)"
         if session.fetch(views, at):
@@ -142,8 +144,7 @@ class DuckDBTarget(EmbeddedTarget):
         assert isinstance(session, DuckDBSession)
         with failing_as(lambda error: target_error(error, self.file)):
             native = {c.name.lower(): c.native for c in described(session.connection, sql)}
-        rows = verbatim(sql)
-        rows.set("alias", exp.TableAlias(this=identifier("rows")))
+        rows = called(verbatim(sql), "rows")
         chosen = [
             exp.alias_(exact_cast(self.dialect, c, native.get(c.name.lower(), "")), c.name, quoted=True)
             for c in table.columns

@@ -20,14 +20,15 @@ from ematix_flow.backends.applying import take_tally
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.session import SparkSqlSession
 from ematix_flow.backends.stores.folders import literal_path
-from ematix_flow.strategies.sql import Guard, Step, Tally, identifier
+from ematix_flow.spec.naming import own_name
+from ematix_flow.strategies.sql import Guard, Step, Tally, alias_name, identifier
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-DO = "_ematix_do"
+DO = own_name("do")
 INSERT, DELETE, UPDATE = "insert", "delete", "update"
-_MATCH = "_ematix_match_"
+_MATCH = own_name("match_")
 
 
 @dataclass(frozen=True)
@@ -193,12 +194,13 @@ def _split(condition: exp.Expr) -> tuple[dict[str, exp.Expr], list[exp.Expr]]:
     """Which columns of the stored row must equal which values; and what is asked of the work table's row."""
     places: dict[str, exp.Expr] = {}
     conditions: list[exp.Expr] = []
+    stored = alias_name("t").name
     for part in condition.flatten() if isinstance(condition, exp.And) else [condition]:
         tables = {c.table for c in part.find_all(exp.Column)}
-        if isinstance(part, exp.EQ) and isinstance(part.this, exp.Column) and part.this.table == "t":
+        if isinstance(part, exp.EQ) and isinstance(part.this, exp.Column) and part.this.table == stored:
             places[part.this.name] = part.expression
         else:
-            assert "t" not in tables, f"a stored row is asked for more than its place: {part.sql()}"
+            assert stored not in tables, f"a stored row is asked for more than its place: {part.sql()}"
             conditions.append(part)
     return places, conditions
 
@@ -225,21 +227,22 @@ def merge_sql(dialect: LakeDialect, table: exp.Table, view: str, changes: Change
 
     A row to insert that is there by now, because another writer was quicker, is updated.
     """
-    quote = dialect.quote
+    quote, t, s = dialect.quote, dialect.render(alias_name("t")), dialect.render(alias_name("s"))
 
     def is_of(do: str) -> str:
-        return f"s.{quote(DO)} = {exp.Literal.string(do).sql(dialect=dialect.name)}"
+        return f"{s}.{quote(DO)} = {exp.Literal.string(do).sql(dialect=dialect.name)}"
 
     def sets(columns: Sequence[str]) -> str:
-        return ", ".join(f"{quote(name)} = s.{quote(name)}" for name in columns)
+        return ", ".join(f"{quote(name)} = {s}.{quote(name)}" for name in columns)
 
-    matches = [f"t.{quote(name)} = s.{quote(changes.match_column(name))}" for name in changes.matched]
-    lines = [f"MERGE INTO {dialect.render(table)} AS t USING {quote(view)} AS s ON {' AND '.join(matches)}"]
+    matches = [f"{t}.{quote(name)} = {s}.{quote(changes.match_column(name))}" for name in changes.matched]
+    into = f"MERGE INTO {dialect.render(table)} AS {t} USING {quote(view)} AS {s}"
+    lines = [f"{into} ON {' AND '.join(matches)}"]
     new = []
     for change in changes.changes:
         if change.do == INSERT:
             names = ", ".join(quote(name) for name in change.columns)
-            values = ", ".join(f"s.{quote(name)}" for name in change.columns)
+            values = ", ".join(f"{s}.{quote(name)}" for name in change.columns)
             new.append(f"WHEN NOT MATCHED AND {is_of(INSERT)} THEN INSERT ({names}) VALUES ({values})")
             lines.append(f"WHEN MATCHED AND {is_of(INSERT)} THEN UPDATE SET {sets(change.columns)}")
         elif not changes.inserts_only:
@@ -250,7 +253,7 @@ def merge_sql(dialect: LakeDialect, table: exp.Table, view: str, changes: Change
 
 def fresh_view(name: str) -> str:
     """A name that no other view has."""
-    return f"_ematix_{name}_{uuid.uuid4().hex[:12]}"
+    return own_name(f"{name}_{uuid.uuid4().hex[:12]}")
 
 
 def view_table(name: str) -> exp.Table:

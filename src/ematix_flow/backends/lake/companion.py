@@ -14,9 +14,10 @@ from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.frames import conformed
 from ematix_flow.backends.lake.journal import Commit, Journal
 from ematix_flow.backends.lake.table import LakeFormat
-from ematix_flow.errors import TargetFailed
+from ematix_flow.errors import SchemaMismatch, TargetFailed
 from ematix_flow.spec.tables import EVENT_AT, IS_DELETE, ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
+from ematix_flow.strategies.sql import alias_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,6 +31,18 @@ def with_lifetime(spec: TableSpec) -> TableSpec:
     number = DataType("big_int")
     since, until = ColumnSpec(SINCE, number, nullable=True), ColumnSpec(UNTIL, number, nullable=True)
     return TableSpec(spec.schema, spec.name, (*spec.columns, since, until), where=spec.where)
+
+
+def refuse_lifetime_names(table: TableSpec) -> None:
+    """By event time, a declared column may not be called as those that say which events count."""
+    for name in table.column_names if table.keeps == "events" else ():
+        if name.lower() in (SINCE, UNTIL):
+            raise SchemaMismatch(
+                f"{table.label} declares {name!r}, which a lake keeps next to its history itself",
+                where=table.where,
+                state="nothing was touched",
+                next_step="give the column another name, with column_map= or AS in the source SQL",
+            )
 
 
 def is_companion(table: TableSpec) -> bool:
@@ -88,16 +101,17 @@ class Companion:
         begun = f.when(f.col(DO) == INSERT, f.lit(commit.number)).cast("bigint")
         changes.frame.withColumn(UNTIL, ended).withColumn(SINCE, begun).createOrReplaceTempView(view)
         quote, number = self._dialect.quote, self._journal.number
+        t, s = self._dialect.render(alias_name("t")), self._dialect.render(alias_name("s"))
         names = [*(c.name for c in self.spec.columns), SINCE]
-        matches = [f"t.{quote(name)} = s.{quote(changes.match_column(name))}" for name in changes.matched]
-        live = f"{_since(f't.{SINCE}', number)} AND t.{UNTIL} IS NULL"
+        matches = [f"{t}.{quote(name)} = {s}.{quote(changes.match_column(name))}" for name in changes.matched]
+        live = f"{_since(f'{t}.{SINCE}', number)} AND {t}.{UNTIL} IS NULL"
         self._spark.sql(
-            f"MERGE INTO {self._dialect.render(self._format.table(self._stored))} AS t "
-            f"USING {quote(view)} AS s ON s.{UNTIL} IS NOT NULL AND {live} AND {' AND '.join(matches)} "
-            f"WHEN MATCHED THEN UPDATE SET {UNTIL} = s.{UNTIL} "
-            f"WHEN NOT MATCHED AND s.{SINCE} IS NOT NULL "
+            f"MERGE INTO {self._dialect.render(self._format.table(self._stored))} AS {t} "
+            f"USING {quote(view)} AS {s} ON {s}.{UNTIL} IS NOT NULL AND {live} AND {' AND '.join(matches)} "
+            f"WHEN MATCHED THEN UPDATE SET {UNTIL} = {s}.{UNTIL} "
+            f"WHEN NOT MATCHED AND {s}.{SINCE} IS NOT NULL "
             f"THEN INSERT ({', '.join(map(quote, names))}) "
-            f"VALUES ({', '.join(f's.{quote(name)}' for name in names)})"
+            f"VALUES ({', '.join(f'{s}.{quote(name)}' for name in names)})"
         )
         self._spark.catalog.dropTempView(view)
 

@@ -28,7 +28,7 @@ from ematix_flow.backends.base import (
     TablePlan,
 )
 from ematix_flow.backends.becoming_history import COLUMNS as VERSION_COLUMNS
-from ematix_flow.backends.lake.companion import is_companion, with_lifetime
+from ematix_flow.backends.lake.companion import is_companion, refuse_lifetime_names, with_lifetime
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.lake.frames import conformed
 from ematix_flow.backends.lake.journal import LONG, Journal, open_journal
@@ -45,6 +45,7 @@ from ematix_flow.backends.sql_session import SqlSession
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.stores.folders import literal_path
 from ematix_flow.backends.table_diff import TableDiff
+from ematix_flow.backends.table_names import refuse_dotted_capital, require_names_apart
 from ematix_flow.backends.table_plans import unique_groups
 from ematix_flow.backends.upkeep import Maintainable, Maintained, Upkeep
 from ematix_flow.errors import FlowError, SchemaMismatch, TargetFailed, Unsupported
@@ -107,7 +108,9 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
 
     def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
         self.name_table(table)
-        _require_names_apart(table)
+        require_names_apart(table, "Spark")
+        refuse_dotted_capital(table.column_names, table.label, table.where)
+        refuse_lifetime_names(table)
         snapshot = self._format.snapshot(self.spark(), table)
         if snapshot is not None:
             return self._live(table, snapshot)
@@ -404,18 +407,6 @@ def _staged_frame(spark: SparkSession, staging: LakeStaging, rows: StagedRows) -
     if not paths:
         return conformed(spark, None, staging.table)
     return conformed(spark, spark.read.parquet(*map(literal_path, paths)), staging.table)
-
-
-def _require_names_apart(table: TableSpec) -> None:
-    names = {name.lower(): name for name in table.column_names}
-    twice = [name for name in table.column_names if names[name.lower()] != name]
-    if twice:
-        raise SchemaMismatch(
-            f"columns {twice[0]!r} and {names[twice[0].lower()]!r} of {table.label} differ in case alone, "
-            "and Spark takes both for one",
-            where=table.where,
-            next_step="give one of them another name",
-        )
 
 
 def _ours(staging: Staging) -> LakeStaging:

@@ -15,7 +15,7 @@ from ematix_flow.backends.sql_session import SqlDialect
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import INTEGER_BITS, MAX_PRECISION, DataType
 from ematix_flow.strategies.row_hash import Columns
-from ematix_flow.strategies.sql import aliased, column, identifier
+from ematix_flow.strategies.sql import alias_name, aliased, column, identifier
 
 MOMENT_TYPE = "DATETIME(6)"
 _NATIVE = {
@@ -50,7 +50,6 @@ _NAMED = re.compile(r"([a-z]+)(?:\((\d+)(?:,\s*(\d+))?\))?(.*)")
 _TEXTS = ("text", "string")
 _JSONS = ("json", "jsonb")
 _LONGEST_VARCHAR = 16_383
-_GONE = "_ematix_gone"  # alias of the rows that say what is deleted; no table is called so
 
 
 class Spelling(Protocol):
@@ -258,18 +257,14 @@ class MySQLDialect(SqlDialect):
         """By the table's full name: an alias here needs a default database, which a url may not name."""
         own = {"table": target.this, "db": target.args.get("db")}
         matches: list[exp.Expr] = [
-            exp.EQ(this=exp.Column(this=identifier(mine), **own).copy(), expression=column(theirs, _GONE))
+            exp.EQ(this=exp.Column(this=identifier(mine), **own).copy(), expression=column(theirs, "s"))
             for mine, theirs in on.items()
         ]
         if condition is not None:
-            matches.append(condition.transform(_from_gone))
+            matches.append(condition)
         both = target.copy()
-        both.set("joins", [exp.Join(this=aliased(source, _GONE), kind="INNER", on=exp.and_(*matches))])
+        both.set("joins", [exp.Join(this=aliased(source, "s"), kind="INNER", on=exp.and_(*matches))])
         return exp.Delete(tables=[target.copy()], this=both)
-
-
-def _from_gone(node: exp.Expr) -> exp.Expr:
-    return column(node.name, _GONE) if isinstance(node, exp.Column) and node.table == "s" else node
 
 
 def _joined(target: exp.Table, source: exp.Table, condition: exp.Expr) -> exp.Table:

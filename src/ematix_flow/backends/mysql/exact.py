@@ -17,7 +17,7 @@ from ematix_flow.strategies.functions import functions_for
 from ematix_flow.strategies.functions.base import Value
 from ematix_flow.strategies.functions.casts import cast
 from ematix_flow.strategies.functions.site import Site
-from ematix_flow.strategies.sql import column
+from ematix_flow.strategies.sql import alias_name, column
 
 _ALIAS = "q"
 # stands for a number with digits beyond any declared scale, so that each value is checked
@@ -34,7 +34,7 @@ def exact_select(fields: tuple[Field, ...], sql: str, table: TableSpec, dialect:
         for n in table.column_names
     ]
     rendered = ", ".join(map(dialect.render, picked))
-    return f"SELECT {rendered} FROM (\n{sql}\n) AS {dialect.quote(_ALIAS)}"
+    return f"SELECT {rendered} FROM (\n{sql}\n) AS {dialect.render(alias_name(_ALIAS))}"
 
 
 def _checked(name: str, table: TableSpec) -> exp.Expr:

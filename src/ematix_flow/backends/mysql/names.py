@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ematix_flow.backends.table_names import require_names_apart
 from ematix_flow.errors import SchemaMismatch, SourceFailed
 from ematix_flow.spec.tables import TableSpec
 
@@ -22,21 +23,13 @@ def split_name(table: str) -> list[str]:
 
 def require_names(table: TableSpec) -> None:
     """Refuse names that the server would cut, refuse or mix up."""
-    for name in filter(None, (table.schema, table.name, *table.column_names)):
+    for name in filter(None, (table.schema, table.name, *table.with_load_columns().column_names)):
         problem = _problem(name)
         if problem:
             raise SchemaMismatch(
                 f"the name {name!r} {problem}", where=table.where, next_step="choose another name"
             )
-    seen: dict[str, str] = {}
-    for name in table.column_names:
-        other = seen.setdefault(name.lower(), name)
-        if other != name:
-            raise SchemaMismatch(
-                f"columns {other!r} and {name!r} of {table.label} are one to MySQL, which ignores their case",
-                where=table.where,
-                next_step="rename one of them",
-            )
+    require_names_apart(table, "MySQL")
 
 
 def _problem(name: str) -> str | None:

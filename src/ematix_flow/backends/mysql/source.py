@@ -19,6 +19,7 @@ from ematix_flow.backends.mysql.names import split_name
 from ematix_flow.backends.mysql.split import SNAPSHOT, MySQLSplit
 from ematix_flow.backends.mysql.wire import Field, described
 from ematix_flow.errors import SourceFailed
+from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange
 from ematix_flow.strategies.ranges import range_condition
@@ -70,12 +71,12 @@ class MySQLSource(BatchSource):
         yield [MySQLSplit(self.address, self._statement(inner, exports, query.range), inner, exports)]
 
     def _statement(self, inner: str, exports: tuple[Export, ...], kept: SourceRange | None) -> str:
-        quote = self._sql.quote
+        quote, alias = self._sql.quote, self._sql.quote(own_name(ALIAS))
         picked = ", ".join(
-            f"{e.template.format(f'{quote(ALIAS)}.{quote(e.name)}')} AS {quote(e.name)}" for e in exports
+            f"{e.template.format(f'{alias}.{quote(e.name)}')} AS {quote(e.name)}" for e in exports
         )
         # the newlines keep the last comment of the user's SQL from eating the rest
-        statement = f"SELECT {picked} FROM (\n{inner}\n) AS {quote(ALIAS)}"
+        statement = f"SELECT {picked} FROM (\n{inner}\n) AS {alias}"
         condition = range_condition(kept, self._sql, ALIAS) if kept is not None else None
         return f"{statement} WHERE {self._sql.render(condition)}" if condition is not None else statement
 

@@ -20,12 +20,12 @@ from ematix_flow.backends.mysql.failures import UNCHANGED, Diagnosis, diagnose, 
 from ematix_flow.backends.mysql.inserts import insert_values
 from ematix_flow.backends.mysql.wire import load_local
 from ematix_flow.errors import TargetFailed
-from ematix_flow.spec.naming import part_number
+from ematix_flow.spec.naming import own_name, part_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PART = "_ematix_part"
+PART = own_name("part")
 _FILE = "ematix_flow_rows"
 _FORBIDDEN = (1148, 3948, 4166)  # LOAD DATA LOCAL, in the words of several versions
 

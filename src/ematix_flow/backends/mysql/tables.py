@@ -7,6 +7,7 @@ from dataclasses import replace
 from ematix_flow.backends.control_tables import LEDGER, WATERMARKS
 from ematix_flow.backends.mysql.dialect import MySQLDialect
 from ematix_flow.backends.table_plans import create_table_sql, unique_groups
+from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.types import DataType
 
@@ -41,7 +42,7 @@ def row_number(dialect: MySQLDialect) -> str:
     """A key for a table without one, which servers may insist on; MariaDB would fill such tables in turn."""
     if dialect.is_mariadb:
         return ""
-    return f", {dialect.quote('_ematix_row')} BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY"
+    return f", {dialect.quote(own_name('row'))} BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY"
 
 
 def control_tables_sql(dialect: MySQLDialect) -> list[str]:

@@ -131,7 +131,7 @@ class MySQLTarget(RelationalTarget):
     def plan_within(
         self, session: SqlSession, table: TableSpec, live: LiveTable | None, matching: Matching | None
     ) -> TablePlan:
-        require_names(table.with_load_columns())
+        require_names(table)
         return super().plan_within(session, sized_keys(table), live, matching)
 
     def _plan_one(

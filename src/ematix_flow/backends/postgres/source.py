@@ -31,6 +31,7 @@ from ematix_flow.backends.postgres.statement import (
     plain_select,
 )
 from ematix_flow.errors import SourceFailed
+from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import SourceRange
 from ematix_flow.strategies.ranges import range_condition
@@ -130,9 +131,9 @@ class PostgresSource(BatchSource):
         return cut if _reads_one_range(connection, cut[0]) else [whole]
 
     def _statement(self, inner: str, exports: tuple[Export, ...], kept: SourceRange | None) -> str:
-        quote = self._sql.quote
+        quote, alias = self._sql.quote, self._sql.quote(own_name(ALIAS))
         picked = ", ".join(
-            f"{e.template.format(f'{quote(ALIAS)}.{quote(e.name)}')} AS {quote(e.name)}" for e in exports
+            f"{e.template.format(f'{alias}.{quote(e.name)}')} AS {quote(e.name)}" for e in exports
         )
         statement = f"SELECT {picked} FROM {as_subquery(inner)}"
         condition = range_condition(kept, self._sql, ALIAS) if kept is not None else None

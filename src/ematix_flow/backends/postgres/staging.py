@@ -16,12 +16,12 @@ from ematix_flow.backends.base import StagedPart
 from ematix_flow.backends.postgres.address import Address
 from ematix_flow.backends.postgres.bulk import BulkError, bulk_for_staging
 from ematix_flow.backends.postgres.failures import target_failure
-from ematix_flow.spec.naming import part_number
+from ematix_flow.spec.naming import own_name, part_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PART = "_ematix_part"
+PART = own_name("part")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # defined elsewhere
 
+from ematix_flow.spec.naming import own_name
+
 ALIAS = "q"
 _PLAIN_SELECT = {"expressions", "from_", "where"}
 _PLAIN_TABLE = {"this", "db", "catalog", "alias"}
@@ -20,7 +22,7 @@ _PLAIN_TABLE = {"this", "db", "catalog", "alias"}
 
 def as_subquery(sql: str) -> str:
     """The SQL in parentheses under `ALIAS`; the newlines keep its last comment from eating the rest."""
-    return f'(\n{sql}\n) AS "{ALIAS}"'
+    return f'(\n{sql}\n) AS "{own_name(ALIAS)}"'
 
 
 @dataclass(frozen=True)

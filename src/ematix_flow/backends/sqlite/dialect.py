@@ -17,7 +17,7 @@ from ematix_flow.errors import Unsupported
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import INTEGER_BITS, DataType
 from ematix_flow.strategies.row_hash import Columns
-from ematix_flow.strategies.sql import aliased, filled, identifier
+from ematix_flow.strategies.sql import aliased, called, filled, identifier
 from ematix_flow.strategies.sql import column as column_tree
 
 SEPARATOR = "__"
@@ -122,14 +122,14 @@ class SQLiteDialect(SqlDialect):
         tested = condition.replace("{v}", quoted)
         return f"CONSTRAINT {self.quote(told)} CHECK ({quoted} IS NULL OR ({tested}))"
 
-    def select_canonical(self, source: exp.Subquery, columns: tuple[ColumnSpec, ...]) -> exp.Select:
+    def select_canonical(self, rows: exp.Subquery, columns: tuple[ColumnSpec, ...]) -> exp.Select:
         """The declared columns of a subquery, each in our own form."""
         # qualified, because SQLite takes an unknown "name" that stands alone for a text
         chosen = [
-            exp.alias_(canonical(column_tree(c.name, source.alias), c.type, c.name), c.name, quoted=True)
+            exp.alias_(canonical(column_tree(c.name, "rows"), c.type, c.name), c.name, quoted=True)
             for c in columns
         ]
-        return exp.select(*chosen).from_(source)
+        return exp.select(*chosen).from_(called(rows, "rows"))
 
 
 def require_ordered(data_type: DataType) -> None:

@@ -23,7 +23,7 @@ from ematix_flow.spec.types import INTEGER_BITS, DataType
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.ranges import range_condition
 from ematix_flow.strategies.raw_sql import one_statement
-from ematix_flow.strategies.sql import column, identifier, verbatim
+from ematix_flow.strategies.sql import called, column, verbatim
 
 _RANGED = "ranged"
 
@@ -39,8 +39,7 @@ class SQLiteSource(BatchSource):
         schema, _, name = table.rpartition(".")
         # qualified, because SQLite takes an unknown "name" that stands alone for a text
         chosen = [exp.alias_(column(source, "t"), alias, quoted=True) for alias, source in columns]
-        tree = SQLiteDialect().table(schema or None, name)
-        tree.set("alias", exp.TableAlias(this=identifier("t")))
+        tree = called(SQLiteDialect().table(schema or None, name), "t")
         return exp.select(*(chosen or [exp.Star()])).from_(tree).sql(dialect=self.dialect, identify=True)
 
     def describe(self, sql: str) -> tuple[SourceColumn, ...]:
@@ -80,7 +79,7 @@ def ranged(query: Query, columns: Sequence[SourceColumn]) -> str:
     native = {c.name.lower(): c.native for c in columns}
     if source_range.column.lower() not in native:
         raise SchemaMismatch(f"the source SQL yields no column {source_range.column!r}, the watermark column")
-    tree = exp.select("*").from_(_alias(verbatim(one_statement(query.sql, "sqlite"))))
+    tree = exp.select("*").from_(called(verbatim(one_statement(query.sql, "sqlite")), _RANGED))
     if source_range.low is not None:
         coarse = _coarse(source_range.low, affinity(native[source_range.column.lower()]))
         tree = tree.where(coarse) if coarse is not None else tree
@@ -111,8 +110,3 @@ def _coarse(low: Watermark, lean: str) -> exp.Expr | None:
         exp.Is(this=column(low.column, _RANGED), expression=exp.Null()),
     ]
     return exp.or_(*parts, *([numbers] if numbers is not None else []))
-
-
-def _alias(subquery: exp.Subquery) -> exp.Subquery:
-    subquery.set("alias", exp.TableAlias(this=identifier(_RANGED)))
-    return subquery

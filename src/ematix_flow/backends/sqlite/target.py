@@ -30,6 +30,7 @@ from ematix_flow.backends.sqlite.staging import TABLE, SQLiteStaging, part_table
 from ematix_flow.backends.sqlite.types import canonical_type
 from ematix_flow.backends.sqlite.values import stored
 from ematix_flow.backends.table_diff import TableDiff
+from ematix_flow.backends.table_names import ascii_lower, require_names_apart
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
@@ -58,6 +59,8 @@ class SQLiteTarget(EmbeddedTarget):
     # -------------------------------------------------------------- the catalog
 
     def live_columns(self, session: SqlSession, table: TableSpec) -> LiveTable | None:
+        require_names_apart(table, "SQLite", ascii_lower)
+        _refuse_truth_names(table)
         name = {"name": table_name(table.schema, table.name)}
         named = "SELECT type, sql FROM main.sqlite_master WHERE lower(name) = lower(:name)"
         kind = session.fetch(named, name)
@@ -164,9 +167,19 @@ class SQLiteTarget(EmbeddedTarget):
         return reading(self.file) if load.dry_run and not self.file.exists else writing(self.file)
 
     def computed_select(self, session: SqlSession, sql: str, table: TableSpec) -> exp.Expr:
-        rows = verbatim(sql)
-        rows.set("alias", exp.TableAlias(this=identifier("rows")))
-        return self.dialect.select_canonical(rows, table.columns)
+        return self.dialect.select_canonical(verbatim(sql), table.columns)
 
     def check_watermark(self, data_type: DataType) -> None:
         require_ordered(data_type)
+
+
+def _refuse_truth_names(table: TableSpec) -> None:
+    """SQLite gives such a column another name as soon as it comes out of a subquery."""
+    for name in table.column_names:
+        if name.lower() in ("true", "false"):
+            raise SchemaMismatch(
+                f"SQLite cannot load a column called {name!r}: its queries lose that name",
+                where=table.where,
+                state="nothing was touched",
+                next_step="give the column another name, with column_map= or AS in the source SQL",
+            )

@@ -39,6 +39,7 @@ from ematix_flow.errors import FlowError, RowRejected, SourceFailed
 from ematix_flow.plan.stream_abilities import VIEW
 from ematix_flow.plan.streams import StreamPlan, run_sql
 from ematix_flow.plan.world import World
+from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.streams import StreamSpec
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 
@@ -355,7 +356,7 @@ def last_of_each_key(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     between = Window.partitionBy(*key).orderBy(
         F.col(at).desc_nulls_last(), F.col(partition).desc_nulls_last()
     )
-    rank = "_ematix_rank"
+    rank = own_name("rank")
     for window in (within, between):
         rows = rows.withColumn(rank, F.row_number().over(window)).where(F.col(rank) == 1).drop(rank)
     return rows

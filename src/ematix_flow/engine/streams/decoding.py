@@ -21,6 +21,7 @@ from ematix_flow.engine import tasks
 from ematix_flow.engine.streams.few import Messages
 from ematix_flow.engine.streams.incoming import Incoming
 from ematix_flow.plan.spark_types import schema_ddl
+from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 ORIGIN = "origin"  # which of several sources a message is of
 ARRIVAL = "arrival"  # in which order messages came that have no positions; sorts as a text
-REASON = "_ematix_reason"
-ORDER = ("_ematix_partition", "_ematix_position", "_ematix_at")
+REASON = own_name("reason")
+ORDER = (own_name("partition"), own_name("position"), own_name("at"))
 LETTER_DDL = f"{MESSAGE_DDL}, reason string, stage string, {ARRIVAL} string"
 
 

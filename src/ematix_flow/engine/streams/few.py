@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ematix_flow.spec.naming import own_name
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 ROWS = 10_000
 BYTES = 64 << 20
 _CUT = ("value", "key", "headers")
-_LARGE = "_ematix_large"
+_LARGE = own_name("large")
 
 Messages = Sequence["pa.RecordBatch"]
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow import errors
 from ematix_flow.engine.streams.few import ROWS, Messages, few
 from ematix_flow.engine.streams.incoming import Incoming, held
+from ematix_flow.spec.naming import own_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ematix_flow.engine.streams.batches import Unloadable
 
 MOST = 1_000  # beyond that it is no single message's fault
-_HASH = "_ematix_hash"
+_HASH = own_name("hash")
 _BITS = 62
 # the machine's, the network's or a right that is missing: never a row's fault
 _SIGNS = (

@@ -15,6 +15,7 @@ from ematix_flow.engine.frames import source_frame
 from ematix_flow.errors import FlowError
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.world import World
+from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.streams import LookupSpec, StreamSpec
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Lookups:
     def _read(self, lookup: LookupSpec) -> None:
         """Into a new view; the one before is dropped when the next one comes, no batch reads it then."""
         frame = self._frame(lookup)
-        view = f"_ematix_lookup_{uuid.uuid4().hex}"
+        view = own_name(f"lookup_{uuid.uuid4().hex}")
         frame.createGlobalTempView(view)
         with self._lock:
             if lookup.name in self._retired:

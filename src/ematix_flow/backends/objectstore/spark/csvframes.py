@@ -37,13 +37,14 @@ from ematix_flow.backends.query_tables import quoted
 from ematix_flow.backends.refusals import FILE, refusal, text
 from ematix_flow.errors import SourceFailed
 from ematix_flow.spec.files import CsvReading, null_pattern
+from ematix_flow.spec.naming import own_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 NO_NULL = "\x01\x02null"  # a mark that no file holds: an empty cell is null, an empty text in quotes is not
-_RAGGED = "_ematix_ragged"
-_HIDDEN = "_ematix_hidden"
+_RAGGED = own_name("ragged")
+_HIDDEN = own_name("hidden")
 _SAMPLED_BYTES = 32 * 1024 * 1024  # of larger tables, a sample says first which columns are text anyway
 _SAMPLE_ROWS = 10_000
 _REMEMBERED = 256

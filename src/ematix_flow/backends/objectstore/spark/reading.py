@@ -26,11 +26,12 @@ from ematix_flow.backends.refusals import text
 from ematix_flow.backends.session_settings import session_settings
 from ematix_flow.backends.stores.folders import literal_path
 from ematix_flow.errors import SourceFailed
+from ematix_flow.spec.naming import own_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-FILE_COLUMN = "_ematix_file"  # beside the columns of a frame, where an error is to name the file of a row
+FILE_COLUMN = own_name("file")  # beside the columns of a frame, where an error is to name the file of a row
 SAMPLED_FILES = 16  # the first by name: where a sample is asked for, it is the same each time
 
 _SHOWN = 10  # columns that an error names
