@@ -30,6 +30,7 @@ from ematix_flow.backends.objectstore.spark.reading import (
     load,
     odd_files,
     partition_types,
+    refuse_names,
     require_columns,
     union,
 )
@@ -108,6 +109,8 @@ def _shapes(
     for file in table.files:
         shape = csv_shape(spark, file, reading)
         if shape.names:
+            if shape not in shapes:
+                refuse_names(file, shape.names)
             shapes[shape].append(file)
     return shapes
 

@@ -26,7 +26,7 @@ from ematix_flow.backends.refusals import text
 from ematix_flow.backends.session_settings import session_settings
 from ematix_flow.backends.stores.folders import literal_path
 from ematix_flow.errors import SourceFailed
-from ematix_flow.spec.naming import own_name
+from ematix_flow.spec.naming import own_name, reserved_among
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 FILE_COLUMN = own_name("file")  # beside the columns of a frame, where an error is to name the file of a row
 SAMPLED_FILES = 16  # the first by name: where a sample is asked for, it is the same each time
 
+_HIDDEN_BY_SPARK = "_metadata"  # where a row comes from, unless a column of the file is called so
 _SHOWN = 10  # columns that an error names
 _ASKED_FOR_ONE_BY_ONE = 32  # each is a request to a bucket; a folder is listed with one a thousand files
 
@@ -130,6 +131,17 @@ def partition_types(table: ReadableTable) -> dict[str, str]:
             )
     values = [partition_values(file.name, names) for file in table.files]
     return {name: type_of_texts(value[name] for value in values) for name in names}
+
+
+def refuse_names(file: SourceFile, names: Collection[str]) -> None:
+    """SourceFailed for columns of a file that Spark's reader, or our own helper columns, would hide."""
+    for name in names:
+        if name.lower() == _HIDDEN_BY_SPARK or reserved_among([name]) is not None:
+            raise SourceFailed(
+                f"{file.shown} has a column {name!r}, which is kept for what reading adds to rows",
+                state="nothing was touched",
+                next_step="give the column another name in the file",
+            )
 
 
 def require_columns(file: SourceFile, there: Sequence[str], names: Collection[str]) -> None:
