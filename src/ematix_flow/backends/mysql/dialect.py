@@ -15,7 +15,7 @@ from ematix_flow.backends.sql_session import SqlDialect
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.types import INTEGER_BITS, MAX_PRECISION, DataType
 from ematix_flow.strategies.row_hash import Columns
-from ematix_flow.strategies.sql import alias_name, aliased, column, identifier
+from ematix_flow.strategies.sql import aliased, column, identifier
 
 MOMENT_TYPE = "DATETIME(6)"
 _NATIVE = {
