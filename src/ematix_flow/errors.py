@@ -39,7 +39,6 @@ file, what state remains and what to run next; no part ever shows a secret.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 
@@ -101,6 +100,13 @@ class FlowError(Exception):
         if checked:  # a connection without a name of its own cannot be checked by one
             self.next_step = f"mend {name!r} at {self.where}, and run it again"
 
+    @property
+    def advice(self) -> str | None:
+        """What to do next: what was said, else to correct what stands at a known place."""
+        if self.next_step or self.where is None or self.exit_code not in (1, 2):
+            return self.next_step
+        return "correct it there, and run the same command again"
+
     def to_json(self) -> dict[str, object]:
         """For ``--output json`` and the run log."""
         return {
@@ -108,7 +114,7 @@ class FlowError(Exception):
             "what": self.what,
             "where": str(self.where) if self.where else None,
             "state": self.state,
-            "next": self.next_step,
+            "next": self.advice,
             "exit_code": self.exit_code,
         }
 
@@ -231,13 +237,48 @@ class Interrupted(FlowError):
     exit_code = 130
 
 
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant: one slip away in a short one, some in a long one; else None."""
+    wanted = name.lower()
+    allowed = 1 if len(wanted) < 5 else 2 if len(wanted) < 9 else 3
+    best: tuple[int, str] | None = None
+    for each in sorted(known):
+        spelled = each.lower()
+        if spelled == wanted:
+            return each
+        if abs(len(spelled) - len(wanted)) <= allowed:
+            slips = _slips(wanted, spelled, allowed)
+        elif len(wanted) >= 4 and (spelled.startswith(wanted) or wanted.startswith(spelled)):
+            slips = allowed  # a part of it, as cross of cross_db
+        else:
+            continue
+        if slips <= min(allowed, len(spelled) // 2) and (best is None or slips < best[0]):
+            best = (slips, each)
+    return best[1] if best else None
+
+
+def _slips(one: str, other: str, most: int) -> int:
+    """Letters that differ, are missing, are too many or change places with the next; above ``most``: more."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, start=1):
+        earlier, before, row = before, row, [i]
+        for j, against in enumerate(other, start=1):
+            least = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != against))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == against:
+                least = min(least, earlier[j - 2] + 1)
+            row.append(least)
+        if min(row) > most and (not before or min(before) > most):
+            return most + 1
+    return row[-1]
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` or, with nothing close, the known names; empty when there are none."""
     known = sorted(known)
-    spelled = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
-    if close:
-        return f" Did you mean '{spelled[close[0]]}'?"
+    close = closest(name, known)
+    if close is not None:
+        return f" Did you mean '{close}'?"
     if known:
         shown = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
         return f" Known: {shown}."

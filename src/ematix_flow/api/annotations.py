@@ -7,6 +7,7 @@ are looked up where the class was written.
 from __future__ import annotations
 
 import builtins
+import difflib
 import types
 import typing
 from collections import ChainMap
@@ -18,10 +19,12 @@ from ematix_flow.api.markers import NaturalKey, Nullable, PrimaryKey
 from ematix_flow.api.types import Column, ColumnTypeMeta, data_type_of
 from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.spec.normalize import Normalizer, check_chain
+from ematix_flow.spec.normalizer_arguments import CHECKS as NORMALIZERS
 from ematix_flow.spec.tables import ColumnSpec
 from ematix_flow.spec.transforms import is_pre_transform
 
 Scope = tuple[Mapping[str, Any], ...]
+MARKERS = ("pk", "natural_key", "nullable", "not_null_or", *NORMALIZERS)
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ def _read(cls: type, name: str, annotation: Any, scope: Scope, reading: _Reading
 
 
 def _take(cls: type, name: str, marker: Any, reading: _Reading) -> None:
-    """One marker of ``Annotated``. Foreign metadata belongs to other tools and is left alone."""
+    """One marker of ``Annotated``. What is none is refused: nobody would notice that it does nothing."""
     if isinstance(marker, Normalizer):
         reading.normalizers.append(marker)
     elif isinstance(marker, PrimaryKey):
@@ -146,6 +149,22 @@ def _take(cls: type, name: str, marker: Any, reading: _Reading) -> None:
         )
     elif callable(marker) and str(getattr(marker, "__module__", "")).split(".")[0] == "ematix_flow":
         raise _not_called(cls, name, marker)
+    else:
+        raise _no_marker(cls, name, marker)
+
+
+def _no_marker(cls: type, name: str, marker: Any) -> DeclarationError:
+    """A text is often a marker's name, or a description."""
+    what = f"column {name!r} of {cls.__name__}: {marker!r} in Annotated[…] is no marker"
+    if isinstance(marker, str):
+        word = marker.strip().removesuffix("()")
+        close = difflib.get_close_matches(word.lower(), MARKERS, n=1, cutoff=0.75)
+        if close:
+            return DeclarationError(f"{what}. Did you mean {close[0]}()?", next_step=f"write {close[0]}(…)")
+    return DeclarationError(
+        what,
+        next_step="leave it out: markers are calls, as in trim() or pk(), and a remark is a comment",
+    )
 
 
 def _not_called(cls: type, name: str, marker: Any) -> DeclarationError:

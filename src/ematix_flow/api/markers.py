@@ -9,9 +9,7 @@ from ematix_flow.errors import DeclarationError
 
 @dataclass(frozen=True)
 class PrimaryKey:
-    """The column is in the primary key. ``options`` are kept for backends that know them."""
-
-    options: tuple[tuple[str, object], ...] = ()
+    """The column is in the primary key."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +24,15 @@ class Nullable:
     """The column takes nulls."""
 
 
-def pk(**options: object) -> PrimaryKey:
-    """Put the column into the primary key; several make a composite one, in the order of the columns."""
-    return PrimaryKey(tuple(sorted(options.items())))
+def pk(*, autoincrement: bool = False) -> PrimaryKey:
+    """Put the column into the primary key; several make a composite one, in the order of the columns.
+
+    ``autoincrement`` may be said of a key that its source counts up: every loaded row brings its key.
+    """
+    given: object = autoincrement
+    if not isinstance(given, bool):
+        raise DeclarationError(f"pk(autoincrement=…) takes True or False, not {given!r}")
+    return PrimaryKey()
 
 
 def natural_key(group: str = "") -> NaturalKey:

@@ -6,7 +6,6 @@ import datetime as dt
 import inspect
 import re
 import warnings
-import zoneinfo
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from ematix_flow.spec.schedules import BadSchedule, Schedule
 from ematix_flow.spec.streams import SPARK_DIALECTS
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.transforms import PreTransform, is_pre_transform
+from ematix_flow.spec.zones import is_zone, zone_hint
 
 _PLAIN_NAME = re.compile(r"\w[\w./-]*")
 _LONGEST_SECONDS = 200 * 366 * 86_400  # what every database can add to a time
@@ -66,6 +66,27 @@ def texts(where: SourceLocation | None, **given: Any) -> None:
             raise DeclarationError(f"{option}= takes text, not {value!r}", where=where)
 
 
+def name_of(kind: str, value: Any, otherwise: str, where: SourceLocation | None) -> str:
+    """The name that was given, else the function's; an empty one is not taken for none."""
+    if value is None:
+        return otherwise
+    if not isinstance(value, str) or not value.strip():
+        raise DeclarationError(
+            f"a {kind} needs a name, and name={value!r} is none",
+            where=where,
+            next_step=f"write a name, or leave name= out: then it is called {otherwise!r}",
+        )
+    return value
+
+
+def listed(option: str, value: Any, where: SourceLocation | None) -> None:
+    """A list or a tuple, or None; a lone text would be read letter by letter."""
+    if value is not None and not isinstance(value, list | tuple):
+        raise DeclarationError(
+            f"{option}= takes a list, not {value!r}", where=where, next_step=f"write {option}=[…]"
+        )
+
+
 def flag(option: str, value: Any, where: SourceLocation | None) -> None:
     if not isinstance(value, bool):
         raise DeclarationError(f"{option}= takes True or False, not {value!r}", where=where)
@@ -91,15 +112,19 @@ def check_schedule(schedule: str | None, timezone: str | None, where: SourceLoca
     if timezone is not None:
         if schedule is None:
             raise DeclarationError("timezone= says when a schedule= fires, and there is none", where=where)
-        try:
-            zoneinfo.ZoneInfo(timezone)
-        except (zoneinfo.ZoneInfoNotFoundError, ValueError) as error:
-            places = [name for name in zoneinfo.available_timezones() if "/" in name]  # "EST" is no place
+        given: object = timezone
+        if not isinstance(given, str):
             raise DeclarationError(
-                f"timezone={timezone!r} is not known.{did_you_mean(timezone, places)}",
+                f"timezone= takes the name of a zone, not {given!r}",
                 where=where,
                 next_step="give a name of the IANA database, as Europe/Berlin",
-            ) from error
+            )
+        if not is_zone(timezone):
+            raise DeclarationError(
+                f"timezone={timezone!r} is not known.{zone_hint(timezone)}",
+                where=where,
+                next_step="give a name of the IANA database, as Europe/Berlin",
+            )
     if schedule is not None:
         if not isinstance(schedule, str):
             raise DeclarationError(f"schedule= takes a cron line, not {schedule!r}", where=where)
@@ -173,6 +198,7 @@ def argument_count(function: Callable[..., Any], where: SourceLocation | None) -
 
 
 def pre_transforms(value: Sequence[Any] | None, where: SourceLocation | None) -> tuple[PreTransform, ...]:
+    listed("transforms_pre", value, where)
     for item in value or ():
         if not is_pre_transform(item):
             raise DeclarationError(
@@ -187,6 +213,7 @@ def post_transforms(
     value: Sequence[Any] | None, where: SourceLocation | None
 ) -> tuple[tuple[PostTransform, ...], dict[int, Callable[..., Any]]]:
     """The steps as values, and the functions among them by step number."""
+    listed("transforms_post", value, where)
     steps: list[PostTransform] = []
     functions: dict[int, Callable[..., Any]] = {}
     for index, item in enumerate(value or ()):
@@ -222,7 +249,8 @@ def check_target(target: TargetSpec, where: SourceLocation | None) -> None:
         one_of("handle_deletes", target.handle_deletes, ("hard", "soft"), where)
         if mode not in ("merge", "scd2"):
             raise DeclarationError(f"handle_deletes= is for merge and scd2, not mode={mode!r}", where=where)
-    if not 0 <= target.max_shrink <= 1:
+    shrink: object = target.max_shrink
+    if isinstance(shrink, bool) or not isinstance(shrink, int | float) or not 0 <= shrink <= 1:
         raise DeclarationError(f"max_shrink= is a share from 0 to 1, not {target.max_shrink!r}", where=where)
     if table is None:
         return

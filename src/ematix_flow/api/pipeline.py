@@ -5,10 +5,18 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from ematix_flow.api import options
-from ematix_flow.api.target import Target, batch_table, build_target, check_files_of, names, normal_mode
+from ematix_flow.api import options, unused
+from ematix_flow.api.target import (
+    Target,
+    batch_table,
+    build_target,
+    check_files_of,
+    names,
+    normal_mode,
+    pairs,
+)
 from ematix_flow.errors import DeclarationError
 from ematix_flow.graph.registry import DeclaredPipeline, Registry, current_registry
 from ematix_flow.spec.location import SourceLocation, caller_location
@@ -96,6 +104,8 @@ class Pipeline:
             )
         self._registry.check_pipeline(self.spec)
         declared = self._with(target_options, force_path=force_path, on_drift=on_drift)
+        given = {"keys": keys, "update_columns": update_columns, "compare_columns": compare_columns}
+        unused.check_matching(given, declared.spec.targets, self.spec.where)
         with (
             use_registry(self._registry),
             run_context(
@@ -261,11 +271,31 @@ def pipeline(
         raise DeclarationError("a pipeline takes target= or targets=, exactly one of them", where=where)
     if ttl is not None and ttl_seconds is not None:
         raise DeclarationError("ttl= and ttl_seconds= say the same thing: give one", where=where)
+    options.texts(
+        where,
+        source_table=source_table,
+        watermark_column=watermark_column,
+        incremental_column=incremental_column,
+        event_timestamp_column=event_timestamp_column,
+        freshness_column=freshness_column,
+    )
+    for option, value in (
+        ("incremental", incremental),
+        ("allow_empty", allow_empty),
+        ("continue_on_target_failure", continue_on_target_failure),
+        ("continue_on_failure", continue_on_failure),
+        ("continue_on_failure_post", continue_on_failure_post),
+    ):
+        options.flag(option, value, where)
     options.one_of("on_drift", on_drift, ("error", "warn", "evolve"), where)
     options.one_of("force_path", force_path, (*PATHS, "cross_db"), where)
     options.one_of("guarantee", guarantee, GUARANTEES, where)
     options.check_schedule(schedule, timezone, where)
-    options.one_of("catchup", catchup, get_args(Catchup), where)
+    unused.check_catchup(catchup, schedule, where)
+    if continue_on_failure_post and not transforms_post:
+        raise DeclarationError(
+            "continue_on_failure_post= is about transforms_post=, and there are none", where=where
+        )
     if upstream_freshness_secs is not None and not depends_on:
         raise DeclarationError(
             "upstream_freshness_secs= says how old the success of a depends_on= may be, and there is none",
@@ -282,8 +312,8 @@ def pipeline(
         where,
     )
     reading = FileOptions(
-        csv_read_options=tuple((csv_read_options or {}).items()),
-        json_read_options=tuple((json_read_options or {}).items()),
+        csv_read_options=pairs("csv_read_options", csv_read_options, where),
+        json_read_options=pairs("json_read_options", json_read_options, where),
     )
     check_files_of(source_connection or target_connection or "default", reading, where)
     source = dataclasses.replace(source, files=reading)
@@ -300,6 +330,21 @@ def pipeline(
         allow_empty=allow_empty,
     )
     specs = _targets(target, targets, defaults, source, where)
+    unused.check_defaults(
+        {
+            "target_connection": target_connection,
+            "mode": None if mode == "append" else mode,
+            "keys": keys,
+            "update_columns": update_columns,
+            "compare_columns": compare_columns,
+        },
+        targets or (),
+        specs,
+        where,
+    )
+    unused.check_column_map(source.column_map, specs, where)
+    for spec in specs:
+        unused.check_column_map(spec.column_map, [spec], where)
     steps, functions = options.post_transforms(transforms_post, where)
     labels = options.plain_names("tags", tags, where)
     options.freshness_column(freshness_column, freshness_sla, specs, where)
@@ -307,7 +352,7 @@ def pipeline(
 
     def declare(function: Callable[..., Any]) -> Pipeline:
         spec = PipelineSpec(
-            name=name or str(getattr(function, "__name__", "pipeline")),
+            name=options.name_of("pipeline", name, str(getattr(function, "__name__", "pipeline")), where),
             function=f"{function.__module__}:{getattr(function, '__qualname__', 'pipeline')}",
             targets=specs,
             source=source,
@@ -357,6 +402,10 @@ def _source(
             "incremental=True needs watermark_column=: the column whose highest value says how far it got",
             where=where,
         )
+    if watermark_column is not None and incremental_column is not None:
+        raise DeclarationError(
+            "watermark_column= and incremental_column= say the same thing: give one", where=where
+        )
     if watermark_column is not None and not incremental:
         raise DeclarationError("watermark_column= works with incremental=True, which is not set", where=where)
     if lag is not None and mark is None:
@@ -366,7 +415,7 @@ def _source(
     return SourceSpec(
         connection=connection,
         table=table,
-        column_map=tuple((column_map or {}).items()),
+        column_map=pairs("column_map", column_map, where),
         watermark_column=mark,
         lag_seconds=options.seconds("lag", lag, where) or 0.0,
     )
@@ -380,8 +429,15 @@ def _targets(
     where: SourceLocation | None,
 ) -> tuple[TargetSpec, ...]:
     if targets is None:
+        if isinstance(target, Target):
+            raise DeclarationError(
+                "target= takes a declared table; a Target(…) stands in targets=",
+                where=where,
+                next_step="write targets=[Target(…)]",
+            )
         specs = [dataclasses.replace(defaults, table=batch_table(target, None, where))]
     else:
+        options.listed("targets", targets, where)
         for item in targets:
             if not isinstance(item, Target):
                 raise DeclarationError(f"targets= takes Target(…), not {item!r}", where=where)

@@ -13,6 +13,7 @@ from typing import Any
 from ematix_flow.api import options
 from ematix_flow.api.tables import table_spec
 from ematix_flow.api.target import Target, check_files_of, known_connection, names, pairs
+from ematix_flow.api.unused import check_stream_matching
 from ematix_flow.errors import DeclarationError, FlowError, did_you_mean
 from ematix_flow.plan.stream_abilities import (
     check_batch_limit,
@@ -144,6 +145,8 @@ def build_stream(
         transform_sql = None
     if lookups and transform_sql is None:
         raise DeclarationError("lookups= are joined by transform_sql=, and there is none", where=where)
+    if dialect is not None and transform_sql is None:
+        raise DeclarationError("dialect= is the dialect of transform_sql=, and there is none", where=where)
     letters = _dead_letters(
         dlq_store,
         dead_letter_topic,
@@ -154,6 +157,7 @@ def build_stream(
         where,
     )
     built = tuple(_target(target, defaults, where) for target in targets)
+    check_stream_matching(targets, defaults, built, where)
     labels = [target.label for target in built]
     if len(set(labels)) != len(labels):
         raise DeclarationError(f"two targets of one pipeline are the same: {', '.join(labels)}", where=where)
@@ -231,6 +235,8 @@ def _target(target: Target, defaults: StreamTargetSpec, where: SourceLocation | 
     options.texts(where, **{name: getattr(target, name) for name in _TARGET_TEXTS})
     connection = defaults.connection if target.connection is None else target.connection
     table, named = _table(target, where)
+    if target.keys is not None and target.primary_key is not None:
+        raise DeclarationError("keys= and primary_key= say the same thing: give one", where=where)
     keys = (
         names("keys", target.keys, where) or names("primary_key", target.primary_key, where) or defaults.keys
     )
@@ -357,6 +363,8 @@ def _lookup(name: str, lookup: Lookup, where: SourceLocation | None) -> LookupSp
         raise DeclarationError(f"lookup {name!r} takes query= or table=, exactly one of them", where=where)
     options.whole("refresh_interval_ms", lookup.refresh_interval_ms, 1, where)
     table = lookup.table
+    if lookup.schema and (lookup.query is not None or isinstance(table, (tuple, list))):
+        raise DeclarationError(f"lookup {name!r}: schema= is for a table= that is only a name", where=where)
     if isinstance(table, (tuple, list)):
         table = ".".join(table)
     elif table is not None and lookup.schema:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.api.options import name_of
 from ematix_flow.api.stream_options import Lookup, Source, build_stream
 from ematix_flow.api.target import Target, names
 from ematix_flow.errors import DeclarationError, UsageError, did_you_mean
@@ -196,7 +197,7 @@ def streaming_pipeline(
     _refuse_unknown_options(options, where)
 
     def declare(function: Callable[..., Any]) -> StreamingPipeline:
-        own = name or str(getattr(function, "__name__", "stream"))
+        own = name_of("streaming pipeline", name, str(getattr(function, "__name__", "stream")), where)
         described = (
             options.pop("description", None) or (getattr(function, "__doc__", None) or "").strip() or None
         )
@@ -340,6 +341,10 @@ def stream_spec(
         )
     if delivery is not None and guarantee is not None:
         raise DeclarationError("delivery= and guarantee= say the same thing: give one", where=where)
+    if target is not None and target_connection is not None and target_table is not None:
+        raise DeclarationError(
+            "target= and target_table= both name the table, next to target_connection=: give one", where=where
+        )
     given, several = dict(locals()), (sources is not None, targets is not None)
     if sources is None:
         assert source is not None

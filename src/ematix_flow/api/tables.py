@@ -13,6 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from ematix_flow.api.annotations import Declared, Scope, declared_columns
+from ematix_flow.api.unread_names import refuse_unread
 from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.tables import ColumnSpec, TableSpec, snake_case
@@ -67,11 +68,21 @@ class ManagedTable(metaclass=TableMeta):
     columns: ClassVar[tuple[ColumnSpec, ...]]
 
     def __init_subclass__(cls, **named: Any) -> None:
-        super().__init_subclass__(**named)
         frame = _user_frame()
         where = SourceLocation(frame.f_code.co_filename, frame.f_lineno) if frame else None
+        if named:
+            option = next(iter(named))
+            raise DeclarationError(
+                f"class {cls.__name__}(…, {option}=…): a table takes no such option",
+                where=where,
+                next_step=f"write  __{option}__ = …  in its body"
+                if option in ("schema", "tablename", "abstract")
+                else "what a table takes stands in its body: __schema__, __tablename__, columns",
+            )
+        super().__init_subclass__()
         try:
             _refuse_other_frameworks(cls)
+            refuse_unread(cls)
             setattr(cls, _OWN, declared_columns(cls, _scope(cls, frame)))
             if not vars(cls).get("__abstract__", False):
                 spec = _build(cls, where)

@@ -167,7 +167,10 @@ def batch_table(table: Any, prefix: str | None, where: SourceLocation | None) ->
         return None
     if isinstance(table, TableSpec):
         return table
-    return table_spec(table)
+    try:
+        return table_spec(table)
+    except DeclarationError as error:
+        raise error.at(where) from None
 
 
 def _table_at(table: TableSpec | None, prefix: str | None) -> TableSpec | None:
@@ -217,6 +220,10 @@ def build_target(target: Target, defaults: TargetSpec, where: SourceLocation | N
         prefix=target.prefix,
         partition_by=partition_by or (),
     )
+    if target.primary_key is not None:
+        raise DeclarationError(
+            "primary_key= is for a stream's table that is only named; a declared table has pk()", where=where
+        )
     keys = names("keys", target.keys, where)
     update = names("update_columns", target.update_columns, where)
     compare = names("compare_columns", target.compare_columns, where)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from ematix_flow.api import options
+from ematix_flow.api import options, unused
 from ematix_flow.errors import DeclarationError
 from ematix_flow.graph.registry import DeclaredTransform, current_registry
 from ematix_flow.spec.location import SourceLocation, caller_location
@@ -73,7 +73,7 @@ def workflow(
         raise DeclarationError(
             f"nothing starts workflow {name!r}", where=where, next_step="give schedule= or triggered_by="
         )
-    options.one_of("catchup", catchup, get_args(Catchup), where)
+    unused.check_catchup(catchup, schedule, where)
     spec = WorkflowSpec(name, names, trigger, schedule, timezone, catchup, where)
     current_registry().add_workflow(spec)
     return spec
@@ -88,7 +88,12 @@ def transform(
 ) -> Any:
     """Name a function of (conn) or (conn, parent), so that transform_ref() and the CLI can run it."""
     where = caller_location()
-    options.check_schedule(schedule, None, where)
+    if schedule is not None:
+        raise DeclarationError(
+            "schedule= starts no transform: it runs after a load, or by hand",
+            where=where,
+            next_step="give the schedule= to a pipeline that has transforms_post=[ematix.transform_ref(…)]",
+        )
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
         count = len(inspect.signature(function).parameters)
@@ -98,7 +103,7 @@ def transform(
                 where=where,
             )
         spec = TransformSpec(
-            name or function.__name__,
+            options.name_of("transform", name, function.__name__, where),
             f"{function.__module__}:{function.__qualname__}",
             count,
             target_connection,

@@ -3,43 +3,67 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import os
 import sys
 import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 import typer
 
 from ematix_flow.cli.log_lines import json_stderr
-from ematix_flow.cli.options import without_aliases
+from ematix_flow.cli.main import command_names
+from ematix_flow.cli.options import wants_json
 from ematix_flow.cli.output import write_json
 from ematix_flow.cli.terminal import say, styled, width_of, write
 from ematix_flow.errors import FlowError, Interrupted, UsageError
 from ematix_flow.spec.redaction import mask
 
+_with_tracebacks = False  # --debug, for the whole command
 
-def report(error: BaseException, *, arguments: Sequence[str], debug: bool) -> int:
+
+@contextmanager
+def tracebacks(wanted: bool) -> Iterator[None]:
+    """Within the block an error is shown with its traceback, if that is wanted."""
+    global _with_tracebacks
+    before, _with_tracebacks = _with_tracebacks, wanted
+    try:
+        yield
+    finally:
+        _with_tracebacks = before
+
+
+def traceback_of(error: BaseException) -> str | None:
+    """The traceback of an error and of what caused it, when --debug asks for it."""
+    if not _with_tracebacks or isinstance(error, (typer.TyperException, UsageError, Interrupted)):
+        return None
+    if error.__traceback__ is None and error.__cause__ is None:
+        return None
+    return mask("".join(traceback.format_exception(error)))
+
+
+def report(error: BaseException, *, arguments: Sequence[str]) -> int:
     """Show the error where it is looked for, and return the exit code."""
-    trace = None
-    if debug and not isinstance(error, (typer.TyperException, UsageError)):
-        trace = mask("".join(traceback.format_exception(error)))
+    trace = traceback_of(error)
     if isinstance(error, KeyboardInterrupt):
         error = Interrupted("interrupted", state="what had not committed was undone")
     if isinstance(error, typer.Abort):
         error = Interrupted("stopped")
     known = error if isinstance(error, FlowError) else _as_flow_error(error)
+    if isinstance(known, UsageError) and known.next_step is None:
+        named = [word for word in arguments[:1] if word in command_names()]
+        known.next_step = " ".join(("flow", *named, "--help"))
     lines = json_stderr()
     if lines is not None:
         lines.error(known, trace=trace)
     elif trace:
         say(trace, "dim")
-    if _wants_json(arguments):
+    if wants_json(arguments):
         write_json({"error": known.to_json()})
     elif lines is None:
-        show(known)
+        write(_parts(known, sys.stderr), sys.stderr)
     return known.exit_code
 
 
@@ -47,27 +71,38 @@ def show(error: FlowError, pipeline: str | None = None) -> None:
     """On stderr; with several pipelines it says whose error it is."""
     lines = json_stderr()
     if lines is not None:
-        lines.error(error, pipeline)
+        lines.error(error, pipeline, trace=traceback_of(error))
     else:
         write(error_lines(error, sys.stderr, pipeline), sys.stderr)
 
 
 def error_lines(error: FlowError, stream: TextIO, pipeline: str | None = None) -> str:
-    """The parts of an error, a line each, as the stream can show them."""
-    width = width_of(stream)
-    what = error.what if width is None else textwrap.fill(error.what, width - 7, subsequent_indent=" " * 7)
+    """The parts of an error, a line each, as the stream can show them; with --debug below its traceback."""
+    parts, trace = _parts(error, stream, pipeline), traceback_of(error)
+    return f"{styled(trace.rstrip(), 'dim', stream)}\n{parts}" if trace else parts
+
+
+def _parts(error: FlowError, stream: TextIO, pipeline: str | None = None) -> str:
     head = f"error in {pipeline}: " if pipeline else "error: "
+    what = _folded(error.what, width_of(stream))
     lines = [styled(head, "bold red", stream) + styled(what, "bold", stream)]
     parts = (
         ("where", str(error.where) if error.where else None),
         ("state", error.state),
-        ("next", error.next_step),  # never folded: it may be a command to copy
+        ("next", error.advice),  # never folded: it may be a command to copy
     )
     for label, text in parts:
         if text:
             indented = text.replace("\n", "\n         ")
             lines.append(f"  {styled((label + ':').ljust(7), 'dim', stream)}{indented}")
     return "\n".join(lines)
+
+
+def _folded(what: str, width: int | None) -> str:
+    """One line is folded to the screen; several have their own layout, as SQL with a caret below it."""
+    if "\n" in what:
+        return what.replace("\n", "\n  ")
+    return what if width is None else textwrap.fill(what, width - 7, subsequent_indent=" " * 7)
 
 
 def _as_flow_error(error: BaseException) -> FlowError:
@@ -124,12 +159,3 @@ def _save_traceback(error: BaseException) -> str | None:
     except (OSError, FlowError):
         return None
     return str(path)
-
-
-def _wants_json(arguments: Sequence[str]) -> bool:
-    """Read from the raw arguments: they may be the very thing that is wrong."""
-    given = without_aliases(arguments)
-    together = {"--output=json", "-ojson", "-o=json"} & set(given)
-    return bool(together) or any(
-        name in ("--output", "-o") and value == "json" for name, value in itertools.pairwise(given)
-    )

@@ -89,14 +89,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         from ematix_flow.cli.log_lines import chosen_format, logged_as
+        from ematix_flow.cli.masked_streams import masked_output
+        from ematix_flow.cli.options import wants_json
 
-        with logged_as(chosen_format(log_format)):
-            return _run(given, debug)
+        with logged_as(chosen_format(log_format)), masked_output(as_json=wants_json(given)):
+            from ematix_flow.cli.failures import tracebacks
+
+            with tracebacks(debug):
+                return _run(given)
     except BaseException as error:
-        return _report(error, given, debug)
+        return _report(error, given)
 
 
-def _run(given: Sequence[str], debug: bool) -> int:
+def _run(given: Sequence[str]) -> int:
     try:
         from ematix_flow.cli.app import run_command
 
@@ -104,13 +109,13 @@ def _run(given: Sequence[str], debug: bool) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(bool(end.code))
     except BaseException as error:
-        return _report(error, given, debug)
+        return _report(error, given)
 
 
-def _report(error: BaseException, given: Sequence[str], debug: bool) -> int:
+def _report(error: BaseException, given: Sequence[str]) -> int:
     from ematix_flow.cli.failures import report
 
-    return report(error, arguments=given, debug=debug)
+    return report(error, arguments=given)
 
 
 def _take_debug(arguments: list[str]) -> tuple[bool, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -103,3 +104,12 @@ def without_aliases(arguments: Sequence[str]) -> list[str]:
         name, equals, value = argument.partition("=")
         out.append(f"{ALIASES.get(name, name)}{equals}{value}")
     return [*out, *arguments[end:]]
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Read from the raw arguments: they may be the very thing that is wrong."""
+    given = without_aliases(arguments)
+    together = {"--output=json", "-ojson", "-o=json"} & set(given)
+    return bool(together) or any(
+        name in ("--output", "-o") and value == "json" for name, value in itertools.pairwise(given)
+    )

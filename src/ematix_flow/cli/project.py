@@ -18,9 +18,14 @@ MODULE_VARIABLE = "EMATIX_FLOW_MODULE"
 
 def load_project(module: str | None) -> Registry:
     """Import the user's module and return what it declares."""
+    from ematix_flow.config import project_settings
+    from ematix_flow.graph.connections import remember_defined
     from ematix_flow.graph.loading import load_module
 
-    return load_module(chosen_module(module))
+    name = chosen_module(module)
+    project_settings()  # a file that cannot be read is no file that says nothing
+    remember_defined()
+    return load_module(name)
 
 
 def chosen_module(given: str | None) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ematix_flow.cli.output import Column, count, render_table, status_column, table_width, write_json
-from ematix_flow.cli.terminal import is_terminal, width_of, write
+from ematix_flow.cli.terminal import are_one, width_of, write
 
 if TYPE_CHECKING:
     from ematix_flow.graph.registry import Registry
@@ -63,10 +63,12 @@ def _shown(rows: list[tuple[object, ...]]) -> tuple[list[Column], list[tuple[obj
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
-    """The error's own code when one pipeline was asked for, else 1 for any failure."""
+    """The error's own code when one pipeline was named; of several 2 if all are declared wrong; else 1."""
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     if len(outcomes) == 1 and errors:
         return errors[0].exit_code
+    if errors and all(error.exit_code == 2 for error in errors):
+        return 2  # what is declared is wrong, wherever it was found
     return 1 if errors or any(outcome.status in ("failed", "not_run") for outcome in outcomes) else 0
 
 
@@ -107,9 +109,9 @@ def _row(outcome: Outcome, registry: Registry) -> tuple[object, ...]:
 
 
 def unsaid_reason(outcome: Outcome | SlotOutcome) -> str:
-    """For the table: on a screen that has just shown an error in full it is not said once more."""
+    """For the table: where the error has just been shown in full it is not said once more."""
     error = outcome.error
     reason = outcome.reason or (error.what if error is not None else "")
-    if error is not None and is_terminal(sys.stdout) and is_terminal(sys.stderr):
+    if error is not None and are_one(sys.stdout, sys.stderr):
         return reason.removesuffix(error.what).removesuffix(": ")
     return reason

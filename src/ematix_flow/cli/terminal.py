@@ -24,6 +24,16 @@ def is_terminal(stream: TextIO) -> bool:
         return False
 
 
+def are_one(one: TextIO, other: TextIO) -> bool:
+    """Whether what goes to them is read together: two terminals, or one file or pipe, as after ``2>&1``."""
+    if is_terminal(one) and is_terminal(other):
+        return True
+    try:
+        return os.path.sameopenfile(one.fileno(), other.fileno())
+    except (OSError, ValueError):
+        return False
+
+
 def styled(text: str, style: str | None, stream: TextIO) -> str:
     """The text in a style such as ``bold red``, or as it is where colour is not wanted."""
     if not style or not text or not has_colour(stream):
@@ -39,14 +49,15 @@ def width_of(stream: TextIO) -> int | None:
 
 def write(text: str, stream: TextIO) -> None:
     """One line or block. A reader that went away (``flow list | head -1``) is no error."""
+    put = getattr(stream, "write_masked", stream.write)  # our own words, masked where they are made
     try:
-        stream.write(text + "\n")
+        put(text + "\n")
         stream.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     except UnicodeEncodeError:
         encoding = stream.encoding or "ascii"
-        stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+        put(text.encode(encoding, "replace").decode(encoding) + "\n")
 
 
 def say(text: str, style: str | None = None) -> None:

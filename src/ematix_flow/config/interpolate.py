@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from ematix_flow.config.secret_stores.aws import AWSSecretsManagerResolver
 from ematix_flow.config.secret_stores.gcp import GCPSecretManagerResolver
 from ematix_flow.config.secret_stores.vault import VaultResolver
-from ematix_flow.errors import ConfigError, FlowError, MissingSecret, did_you_mean
+from ematix_flow.errors import ConfigError, FlowError, MissingSecret, closest, did_you_mean
 from ematix_flow.spec.connections.base import Connection, Properties
 from ematix_flow.spec.connections.references import (
     REFERENCE,
@@ -155,11 +155,11 @@ def remember_secrets(connection: Connection) -> None:
     secrets: set[str] = set()
     public: set[str] = {connection.kind, connection.name}
     for field in fields(connection):
-        value = getattr(connection, field.name)
+        value = _known_now(getattr(connection, field.name))
         if isinstance(value, Connection):
             remember_secrets(value)
         elif isinstance(value, Properties):
-            secrets.update(v for key, v in value.items() if holds_secret(key))
+            secrets.update(_known_now(v) for key, v in value.items() if holds_secret(key))
         elif isinstance(value, str) and holds_secret(field.name):
             secrets.add(value)
         elif isinstance(value, str):
@@ -168,6 +168,16 @@ def remember_secrets(connection: Connection) -> None:
     for secret in secrets - public:
         if not has_reference(secret) and secret != MASK:
             remember_secret(secret)
+
+
+def _known_now(value: Any) -> Any:
+    """A text whose references are variables that are set, with them replaced; anything else as it is."""
+    if not isinstance(value, str) or not reads_environment_only(value):
+        return value
+    try:
+        return expand(value)
+    except FlowError:  # whoever uses the connection is told
+        return value
 
 
 def _sort_url(url: str, secrets: set[str], public: set[str]) -> None:
@@ -219,9 +229,12 @@ def _replacement(reference: str, env: Mapping[str, str]) -> str:
 def _resolved(prefix: str, reference: str, env: Mapping[str, str]) -> str:
     resolver = _resolvers.get(prefix)
     if resolver is None:
+        meant = closest(prefix, _resolvers)
         raise MissingSecret(
             f"nothing resolves ${{{prefix}:…}}.{did_you_mean(prefix, _resolvers)}",
-            next_step=f'call  ematix_flow.secrets.register_resolver("{prefix}", …)  before the run',
+            next_step=f"write ${{{meant}:…}}"
+            if meant
+            else f'call  ematix_flow.secrets.register_resolver("{prefix}", …)  before the run',
         )
     if type(resolver) is EnvResolver and resolver._env is None:
         resolver = EnvResolver(env)

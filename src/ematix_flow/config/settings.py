@@ -11,6 +11,7 @@ from ematix_flow.config.interpolate import expand
 from ematix_flow.config.resolution import PROJECT_FILE
 from ematix_flow.config.toml_file import TomlFile, read_toml
 from ematix_flow.errors import ConfigError, did_you_mean
+from ematix_flow.spec.location import SourceLocation
 
 # what each table may say; None: who reads it knows
 _KNOWN: Mapping[str, tuple[str, ...] | None] = {
@@ -35,6 +36,12 @@ def project_settings(cwd: Path | None = None) -> Mapping[str, Any]:
     return MappingProxyType({key: value for key, value in file.tables.items() if key != "connections"})
 
 
+def setting_location(table: str, key: str, cwd: Path | None = None) -> SourceLocation | None:
+    """The line of a setting, or of the nearest table around it; None when there is no file."""
+    file = read_toml((cwd or Path.cwd()) / PROJECT_FILE)
+    return file.where(table, key) if file.exists else None
+
+
 def text_setting(
     table: str, key: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> str | None:
@@ -45,7 +52,9 @@ def text_setting(
         return None
     if isinstance(value, str):
         return str(expand(value, env=env, used_by=f"[{table}] {key} in {PROJECT_FILE}"))
-    raise ConfigError(f"[{table}] {key} in {PROJECT_FILE} is not text: {value!r}")
+    raise ConfigError(
+        f"[{table}] {key} in {PROJECT_FILE} is not text: {value!r}", where=setting_location(table, key, cwd)
+    )
 
 
 def list_setting(table: str, key: str, cwd: Path | None = None) -> tuple[str, ...]:
@@ -54,7 +63,9 @@ def list_setting(table: str, key: str, cwd: Path | None = None) -> tuple[str, ..
     value = found.get(key, []) if isinstance(found, dict) else found
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return tuple(str(expand(each, used_by=f"[{table}] {key} in {PROJECT_FILE}")) for each in value)
-    raise ConfigError(f"[{table}] {key} in {PROJECT_FILE} is not a list of texts")
+    raise ConfigError(
+        f"[{table}] {key} in {PROJECT_FILE} is not a list of texts", where=setting_location(table, key, cwd)
+    )
 
 
 def _refuse_unknown(file: TomlFile) -> None:

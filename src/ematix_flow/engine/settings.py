@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ematix_flow.config.settings import setting_location
 from ematix_flow.engine.machine import cores
-from ematix_flow.errors import CannotConnect, ConfigError, did_you_mean
+from ematix_flow.errors import CannotConnect, ConfigError, FlowError, did_you_mean
+from ematix_flow.spec.location import NamedLocation, SourceLocation
 
 Purpose = Literal["short", "long"]
 Lookup = Callable[[str, int], Sequence[str]]
@@ -66,6 +68,21 @@ class EngineSettings:
         lookup: Lookup | None = None,
     ) -> EngineSettings:
         """``config`` is the project's settings, of which the ``engine`` table (or word) is read."""
+        try:
+            return cls._resolved(engine, peers, env, config, purpose, lookup or _addresses)
+        except FlowError as error:
+            raise error.at(_origin(error, engine, peers, env)) from error.__cause__
+
+    @classmethod
+    def _resolved(
+        cls,
+        engine: str | None,
+        peers: Sequence[str],
+        env: Mapping[str, str],
+        config: Mapping[str, Any] | None,
+        purpose: Purpose | None,
+        lookup: Lookup,
+    ) -> EngineSettings:
         table = _table(config)
         if engine:
             mode, source = engine, "asked for"
@@ -76,7 +93,7 @@ class EngineSettings:
         else:
             mode, source = "auto", "the default"
         peers = tuple(peers) or tuple(table.get("peers", ()))
-        master, reason = _master(mode, source, peers, lookup or _addresses)
+        master, reason = _master(mode, source, peers, lookup)
         return cls(
             mode=mode,
             master=master,
@@ -101,6 +118,27 @@ class EngineSettings:
         """Tasks that run at once here; 0 when a cluster decides."""
         number = self.master[6:-1].partition(",")[0] if self.is_local else "0"
         return cores() if number == "*" else int(number)
+
+
+def check_engine(engine: str | None, env: Mapping[str, str], config: Mapping[str, Any]) -> None:
+    """Raises what `EngineSettings.resolve` would, but for names that have no address now; asks no server."""
+    EngineSettings.resolve(engine=engine, env=env, config=config, lookup=lambda host, port: ["127.0.0.1"])
+
+
+def _origin(
+    error: FlowError, engine: str | None, peers: Sequence[str], env: Mapping[str, str]
+) -> SourceLocation | None:
+    """Where the setting stands that an error is about: the option, the variable or the file's line."""
+    about_mode = "[engine]" not in error.what and "peer" not in error.what
+    if about_mode and engine:
+        return NamedLocation.of("engine= or --engine")
+    if about_mode and env.get("EMATIX_FLOW_ENGINE"):
+        return NamedLocation.of("the variable EMATIX_FLOW_ENGINE")
+    if peers:
+        return NamedLocation.of("peers=")
+    named = re.search(r"(?:\[engine\] |setting ')(\w+)", error.what)
+    key = named[1] if named else "peers" if "peer" in error.what else "mode"
+    return setting_location("engine", key)
 
 
 def _table(config: Mapping[str, Any] | None) -> Mapping[str, Any]:

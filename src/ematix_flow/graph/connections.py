@@ -6,7 +6,8 @@ from typing import TypeVar
 
 from ematix_flow import config
 from ematix_flow.config.interpolate import expand_connection, remember_secrets
-from ematix_flow.config.resolution import ResolvedConnection, resolve_connection
+from ematix_flow.config.resolution import ResolvedConnection, Surroundings, resolve_connection
+from ematix_flow.errors import FlowError
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.spec.connections import Connection
 from ematix_flow.spec.location import SourceLocation
@@ -21,6 +22,17 @@ def declare(connection: C, where: SourceLocation | None) -> C:
     current_registry().add_connection(connection, where)
     remember_secrets(connection)
     return connection
+
+
+def remember_defined() -> None:
+    """Mask the secrets of the connections that files and variables define, before the user's module runs."""
+    places = Surroundings()
+    for name in places.names():
+        for definition in places.definitions(name):
+            try:
+                remember_secrets(definition.build())
+            except FlowError:  # whoever uses the connection is told
+                continue
 
 
 def resolve_with_origin(value: str | Connection) -> ResolvedConnection:

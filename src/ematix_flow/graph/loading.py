@@ -22,16 +22,18 @@ def load_module(name: str) -> Registry:
     if name.endswith(".py"):
         path = Path(name)
         if not path.is_file():
-            raise UsageError(f"there is no file {name}")
+            raise _no_file(path)
         _make_importable(str(path.resolve().parent))
         name = path.stem
     else:
         path = None
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise _no_name(name)
         _make_importable(os.getcwd())
     try:
         module = importlib.import_module(name)
-    except FlowError:
-        raise
+    except FlowError as error:
+        raise error.at(_users_line(error)) from error.__cause__
     except ModuleNotFoundError as error:
         if error.name is not None and (error.name == name or name.startswith(error.name + ".")):
             raise _not_found(name) from None
@@ -44,6 +46,47 @@ def load_module(name: str) -> Registry:
     registry = current_registry()
     registry.check()
     return registry
+
+
+def _no_file(path: Path) -> FlowError:
+    folder = path.parent
+    here = sorted(found.name for found in folder.glob("*.py")) if folder.is_dir() else []
+    hint = did_you_mean(path.name, here) if here else ""
+    return UsageError(
+        f"there is no file {path}.{hint}" if hint else f"there is no file {path}",
+        next_step="give --module the path of the file that declares the pipelines",
+    )
+
+
+def _no_name(name: str) -> FlowError:
+    """A folder, a path without .py, or a text that can be no module."""
+    folder = Path(name)
+    here = sorted(found.name for found in folder.glob("*.py")) if folder.is_dir() else []
+    what = f"{name!r} is a folder, not a module" if folder.is_dir() else f"{name!r} is no name of a module"
+    step = (
+        f"give --module {folder / here[0]}"
+        if here
+        else "give --module pipelines, or --module path/to/file.py"
+    )
+    return UsageError(what, next_step=step)
+
+
+def _users_line(error: BaseException) -> SourceLocation | None:
+    """The innermost line of the user's own files that an error came through."""
+    own = _own_frames(error)
+    return SourceLocation(own[-1].filename, own[-1].lineno or 1) if own else None
+
+
+def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Without the import machinery, the standard library, packages, and this one."""
+    ours = os.path.dirname(os.path.dirname(__file__))
+    return [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(("<frozen", sys.base_prefix, ours))
+        and os.sep + "importlib" + os.sep not in frame.filename
+        and "site-packages" not in frame.filename
+    ]
 
 
 def _make_importable(folder: str) -> None:
@@ -71,16 +114,7 @@ def _not_found(name: str) -> FlowError:
 
 
 def _raised(name: str, error: BaseException) -> FlowError:
-    """The innermost line outside of the import machinery and the standard library."""
-    frames = [
-        f
-        for f in traceback.extract_tb(error.__traceback__)
-        if not f.filename.startswith("<frozen") and os.sep + "importlib" + os.sep not in f.filename
-    ]
-    own = [
-        f for f in frames if "site-packages" not in f.filename and not f.filename.startswith(sys.base_prefix)
-    ]
-    own = [f for f in own if not f.filename.startswith(os.path.dirname(os.path.dirname(__file__)))] or frames
+    own = _own_frames(error) or traceback.extract_tb(error.__traceback__)
     if isinstance(error, SyntaxError) and error.filename:
         where: SourceLocation | None = SourceLocation(error.filename, error.lineno or 1)
     else:

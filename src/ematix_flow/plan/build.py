@@ -18,7 +18,14 @@ from ematix_flow.backends.base import (
 from ematix_flow.backends.computed_table import computed_name, select_computed
 from ematix_flow.backends.relational import RelationalTarget
 from ematix_flow.backends.table_plans import require_identifier_length
-from ematix_flow.errors import FlowError, PlanError, SchemaMismatch, Unsupported, did_you_mean
+from ematix_flow.errors import (
+    DeclarationError,
+    FlowError,
+    PlanError,
+    SchemaMismatch,
+    Unsupported,
+    did_you_mean,
+)
 from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.plan.definition import (
     ApplyRows,
@@ -275,7 +282,7 @@ def _range(spec: PipelineSpec, table: TableSpec, target: TargetSpec, world: Worl
         return None
     refuse_incremental_refresh(target.mode, spec.where)
     if name not in table.column_names:
-        raise SchemaMismatch(
+        raise DeclarationError(
             f"watermark_column {name!r} is no column of {table.label}."
             f"{did_you_mean(name, table.column_names)}",
             next_step="declare the column on the table: restarts read the position from there",
@@ -283,7 +290,7 @@ def _range(spec: PipelineSpec, table: TableSpec, target: TargetSpec, world: Worl
     column = table.column(name)
     require_watermark_type(name, column.type)
     if column.normalizers:
-        raise Unsupported(
+        raise DeclarationError(
             f"watermark_column {name!r} has normalisers; the source is filtered by its raw value",
             next_step="normalise it in the source SQL instead",
         )
@@ -291,7 +298,7 @@ def _range(spec: PipelineSpec, table: TableSpec, target: TargetSpec, world: Worl
     high = None
     if spec.source.lag_seconds:
         if column.type.kind not in ("timestamp", "timestamp_tz"):
-            raise Unsupported(f"lag= holds back by time, and watermark_column {name!r} is {column.type}")
+            raise DeclarationError(f"lag= holds back by time, and watermark_column {name!r} is {column.type}")
         until = dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=spec.source.lag_seconds)
         high = Watermark(
             name, column.type, until if column.type.kind == "timestamp_tz" else until.replace(tzinfo=None)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal, cast
 
 from ematix_flow.backends.base import LiveTable
-from ematix_flow.errors import SchemaMismatch, Unsupported
+from ematix_flow.errors import DeclarationError
 from ematix_flow.spec.pipelines import PipelineSpec, TargetSpec
 from ematix_flow.spec.tables import DELETED_AT, IS_CURRENT, ROW_HASH, VALID_FROM, VALID_TO, Keeps, TableSpec
 from ematix_flow.spec.transforms import Limit, SamplePct
@@ -28,17 +28,19 @@ def resolve_matching(spec: PipelineSpec, target: TargetSpec, table: TableSpec) -
     stored = replace(table, keeps=_keeps(target), merge_keys=keys)
     for name in _RESERVED.get(stored.keeps, ()):
         if name in table.column_names:
-            raise SchemaMismatch(
+            raise DeclarationError(
                 f"{table.label} declares {name!r}, which mode={target.mode!r} keeps there itself",
                 next_step="give the column another name, with column_map= or AS in the source SQL",
             )
     event = target.event_timestamp_column
     if event is not None and table.column(event).type.kind not in ("timestamp", "timestamp_tz", "date"):
-        raise SchemaMismatch(
+        raise DeclarationError(
             f"event_timestamp_column {event!r} is {table.column(event).type}: it must be a time or a date"
         )
     if event is not None and event in keys:
-        raise SchemaMismatch(f"event_timestamp_column {event!r} is part of the key, so that nothing changes")
+        raise DeclarationError(
+            f"event_timestamp_column {event!r} is part of the key, so that nothing changes"
+        )
     values = tuple(n for n in table.column_names if n not in keys)
     update = values if target.update_columns is None else target.update_columns
     _refuse_keys("update_columns", update, keys)
@@ -85,13 +87,13 @@ def _refuse_partial_snapshot(spec: PipelineSpec, target: TargetSpec) -> None:
         if isinstance(transform, Limit | SamplePct):
             partial = f"{transform.name}() keeps only a part of the rows"
     if partial is not None:
-        raise Unsupported(
+        raise DeclarationError(
             f"handle_deletes={target.handle_deletes!r} takes rows that the source lacks for deleted, "
             f"which needs the whole source: {partial}",
             next_step="leave handle_deletes= out, or read the whole source",
         )
     if target.mode == "scd2" and target.handle_deletes == "hard":
-        raise Unsupported(
+        raise DeclarationError(
             "handle_deletes='hard' would delete history; mode='scd2' closes the version instead",
             next_step="declare handle_deletes='soft'",
         )
@@ -100,6 +102,6 @@ def _refuse_partial_snapshot(spec: PipelineSpec, target: TargetSpec) -> None:
 def _refuse_keys(option: str, names: tuple[str, ...], keys: tuple[str, ...]) -> None:
     for name in names:
         if name in keys:
-            raise SchemaMismatch(
+            raise DeclarationError(
                 f"{option}= names {name!r}, which is part of the key: matched rows never differ in it"
             )

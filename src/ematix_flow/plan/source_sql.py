@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ematix_flow.backends.base import BatchSource, SparkSource
-from ematix_flow.errors import FlowError, PlanError
+from ematix_flow.errors import DeclarationError, FlowError, PlanError
 from ematix_flow.graph.registry import DeclaredPipeline
 from ematix_flow.plan.handles import LiveConnection
 from ematix_flow.plan.world import World
@@ -36,18 +36,27 @@ def source_sql(declared: DeclaredPipeline, world: World, source: BatchSource | S
     given = _call(declared, world)
     if isinstance(given, str):
         if not given.strip():
-            raise PlanError(
-                f"the function of pipeline {spec.name!r} returned an empty string", where=spec.where
+            raise DeclarationError(
+                f"the function of pipeline {spec.name!r} returned an empty string",
+                where=spec.where,
+                next_step='return "SELECT …" from the function, or nothing and declare source_table=',
+            )
+        if spec.source.table is not None:
+            raise DeclarationError(
+                f"the function of pipeline {spec.name!r} returned SQL, and source_table= is "
+                "declared: one of them would not be read",
+                where=spec.where,
+                next_step="return nothing from the function, or leave source_table= out",
             )
         return SourceSql(one_statement(given, source.dialect), dict(spec.source.column_map))
     if given is not None:
-        raise PlanError(
+        raise DeclarationError(
             f"the function of pipeline {spec.name!r} returned {type(given).__name__}, not SQL",
             where=spec.where,
             next_step="return the SQL as a string, or return nothing and declare source_table=",
         )
     if spec.source.table is None:
-        raise PlanError(
+        raise DeclarationError(
             f"the function of pipeline {spec.name!r} returned nothing, and no source_table= is declared",
             where=spec.where,
             next_step='return "SELECT …" from the function, or declare source_table="schema.table"',
@@ -84,6 +93,7 @@ def _call(declared: DeclaredPipeline, world: World) -> Any:
             f"the function of pipeline {spec.name!r} raised {type(error).__name__}: {error}{line}",
             where=spec.where,
             state="nothing was read or written",
+            next_step="run it again with --debug to see the traceback of the function",
         ) from error
 
 

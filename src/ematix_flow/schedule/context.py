@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.backends.run_logs import open_run_log
 from ematix_flow.config.settings import project_settings
-from ematix_flow.engine.settings import EngineSettings
+from ematix_flow.engine.settings import EngineSettings, check_engine
 from ematix_flow.observe.listener import Listener
 from ematix_flow.observe.run_lines import RunLines
 from ematix_flow.observe.settings import Observability, observing
@@ -30,7 +30,12 @@ def engine_settings(engine: str | EngineSettings | None = None) -> EngineSetting
 
 
 def spark_starter(engine: str | EngineSettings | None = None) -> StartSpark:
-    """A function that starts Spark when first called: most questions need none."""
+    """A function that starts Spark when first called: most questions need none.
+
+    Settings that cannot be are refused at once, whether Spark is needed or not.
+    """
+    if not isinstance(engine, EngineSettings):
+        check_engine(engine, os.environ, project_settings())
 
     def start(jar_groups: Sequence[str]) -> SparkSession:
         from ematix_flow.engine.session import spark_session

@@ -38,6 +38,18 @@ class TableLocation(SourceLocation):
         return self.within.get(name, self)
 
 
+@dataclass(frozen=True)
+class NamedLocation(SourceLocation):
+    """A place that is no line of a file: an option of the command, a variable."""
+
+    def __str__(self) -> str:
+        return self.file
+
+    @classmethod
+    def of(cls, name: str) -> NamedLocation:
+        return cls(name, 0)
+
+
 @functools.lru_cache(maxsize=1024)
 def _is_ours(file: str) -> bool:
     """Whether it is a file of this package. Asked for every declaration, of the same few files."""

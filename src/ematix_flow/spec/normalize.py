@@ -24,6 +24,7 @@ from ematix_flow.spec.normalizer_arguments import (
     moment_of,
     words_of,
 )
+from ematix_flow.spec.normalizer_fit import check_fit
 from ematix_flow.spec.time_format import DEFAULT_DATE_FORMATS, DEFAULT_TIMESTAMP_FORMATS
 from ematix_flow.spec.types import DataType
 
@@ -73,6 +74,7 @@ def check_chain(normalizers: Sequence[Normalizer], column: str, declared: DataTy
             next_step="declare the column as Timestamp, or leave out to_timezone(): a TimestampTZ is a"
             " moment, the same in every zone",
         )
+    check_fit(normalizers, column, declared)
 
 
 # --- text ------------------------------------------------------------------------------------------

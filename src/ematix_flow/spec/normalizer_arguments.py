@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import zoneinfo
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 
@@ -11,6 +10,7 @@ from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.spec.portable_regex import check_pattern, check_replacement, matches_empty
 from ematix_flow.spec.time_format import ISO8601, read_format
 from ematix_flow.spec.types import DataType
+from ematix_flow.spec.zones import is_zone, zone_hint
 
 Scalar = str | int | float | bool | Decimal | dt.date | dt.datetime
 Value = Scalar | tuple[str, ...] | None
@@ -156,13 +156,11 @@ def _check_parse_date(args: Args) -> None:
 
 def _check_to_timezone(args: Args) -> None:
     name = _is_text("to_timezone", "tz", args["tz"])
-    try:
-        zoneinfo.ZoneInfo(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        known = zoneinfo.available_timezones()
+    if not is_zone(name):
         raise DeclarationError(
-            f"to_timezone({name!r}): there is no such time zone.{did_you_mean(name, known)}"
-        ) from None
+            f"to_timezone({name!r}): there is no such time zone.{zone_hint(name)}",
+            next_step="give a name of the IANA database, as Europe/Berlin",
+        )
 
 
 def _check_date_trunc(args: Args) -> None:

@@ -76,11 +76,21 @@ class RetryPolicy:
                 raise DeclarationError(
                     f"retry= has no option {key!r}.{did_you_mean(key, cls._KEYS)}", where=where
                 )
+            if cls._KEYS[key] in fields:
+                raise DeclarationError(
+                    "retry= base_secs and backoff_seconds say the same: give one", where=where
+                )
             fields[cls._KEYS[key]] = given
         if "backoff_factor" in value and "backoff" not in value:
             fields["backoff"] = "exponential"
+        for key in ("base_seconds", "factor", "max_seconds"):
+            _require_number(key, fields.get(key), value, cls._KEYS, where)
         policy = cls(**fields)
-        if not isinstance(policy.max_attempts, int) or policy.max_attempts < 1:
+        if isinstance(policy.max_attempts, bool) or not isinstance(policy.max_attempts, int):
+            raise DeclarationError(
+                f"retry= max_attempts takes a whole number, not {policy.max_attempts!r}", where=where
+            )
+        if policy.max_attempts < 1:
             raise DeclarationError(
                 f"retry= max_attempts must be 1 or more, not {policy.max_attempts!r}", where=where
             )
@@ -95,6 +105,16 @@ class RetryPolicy:
         ):
             raise DeclarationError(
                 "retry= times must not be negative, and backoff_factor at least 1", where=where
+            )
+        if policy.max_attempts == 1 and set(value) - {"max_attempts"}:
+            raise DeclarationError(
+                "retry= says how long to wait, and with one attempt there is nothing to wait for",
+                where=where,
+                next_step='retry={"max_attempts": 3, …}',
+            )
+        if "backoff_factor" in value and policy.backoff != "exponential":
+            raise DeclarationError(
+                f"retry= backoff_factor is for backoff='exponential', not {policy.backoff!r}", where=where
             )
         if policy.base_seconds > _LONGEST or (policy.max_seconds or 0) > _LONGEST:
             raise DeclarationError(
@@ -116,6 +136,20 @@ class RetryPolicy:
             except OverflowError:
                 seconds = _LONGEST
         return min(seconds, _LONGEST if self.max_seconds is None else self.max_seconds)
+
+
+def _require_number(
+    field: str,
+    given: Any,
+    value: Mapping[str, Any],
+    keys: Mapping[str, str],
+    where: SourceLocation | None,
+) -> None:
+    """Seconds and factors of retry= are numbers; the error says the name that was written."""
+    if given is None or (isinstance(given, int | float) and not isinstance(given, bool) and given == given):
+        return
+    name = next(key for key in value if keys[key] == field)
+    raise DeclarationError(f"retry= {name} takes a number, not {given!r}", where=where)
 
 
 @dataclass(frozen=True)

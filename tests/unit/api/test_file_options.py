@@ -30,6 +30,7 @@ def declare(**options: Any) -> PipelineSpec:
     options = {"target": Orders, "target_connection": "shop", **options}
     if "targets" in options:
         del options["target"]
+        del options["target_connection"]
 
     @ematix.pipeline(**options)
     def load() -> str:

@@ -89,9 +89,16 @@ def test_an_unset_variable_names_itself_its_connection_and_the_way_out() -> None
 
 
 def test_an_unknown_prefix_says_how_to_register_it() -> None:
-    with pytest.raises(MissingSecretError, match=r"nothing resolves \$\{vualt:…\}") as caught:
-        expand("${vualt:a#b}")
-    assert 'register_resolver("vualt"' in str(caught.value)
+    with pytest.raises(MissingSecretError, match=r"nothing resolves \$\{keychain:…\}") as caught:
+        expand("${keychain:a#b}")
+    assert 'register_resolver("keychain"' in str(caught.value)
+
+
+@pytest.mark.parametrize("slip", ["vualt", "valt", "Vault"])
+def test_a_slip_in_a_prefix_says_what_was_meant(slip: str) -> None:
+    with pytest.raises(MissingSecretError, match="Did you mean 'vault'") as caught:
+        expand(f"${{{slip}:a#b}}")
+    assert caught.value.next_step == "write ${vault:…}"
 
 
 @pytest.mark.parametrize("text", ["${}", "${two words}", "${1A}", "${:x}", "${a:}"])

@@ -201,13 +201,13 @@ def test_a_function_may_ask_its_connection_and_may_be_a_coroutine(database: Path
     ("options", "error", "words"),
     [
         ({"sql": "SELEC id"}, SourceFailed, "SELEC"),
-        ({"sql": ""}, PlanError, "empty string"),
-        ({"sql": 3}, PlanError, "returned int, not SQL"),
-        ({"sql": None}, PlanError, "no source_table="),
+        ({"sql": ""}, DeclarationError, "empty string"),
+        ({"sql": 3}, DeclarationError, "returned int, not SQL"),
+        ({"sql": None}, DeclarationError, "no source_table="),
         ({"sql": "SELECT id FROM raw_people"}, SchemaMismatch, "name"),
         ({"sql": "SELECT id, name, 1 AS extra FROM raw_people"}, SchemaMismatch, "extra"),
         ({"target_connection": "shp"}, UnknownConnection, "Did you mean 'shop'"),
-        ({"incremental": True, "watermark_column": "nme"}, SchemaMismatch, "Did you mean 'name'"),
+        ({"incremental": True, "watermark_column": "nme"}, DeclarationError, "Did you mean 'name'"),
     ],
 )
 def test_a_pipeline_that_cannot_run_says_why_and_where_and_is_recorded(

@@ -267,13 +267,6 @@ def test_a_spec_survives_json():
     assert TableSpec.from_json(json.loads(json.dumps(T.spec.to_json()))) == T.spec
 
 
-def test_foreign_metadata_is_left_to_its_owner():
-    class T(ManagedTable):
-        id: Annotated[BigInt, "a comment", 42, pk()]
-
-    assert T.spec.primary_key == ("id",)
-
-
 # --- what is refused, and what the error says ------------------------------------------------------
 
 
@@ -309,6 +302,13 @@ def test_an_error_points_at_the_class():
         (Numeric, r"Numeric\[precision, scale\]"),
         (Annotated[Text, lower], "lower is no normaliser"),
         (Annotated[Text, pk], "pk is no normaliser"),
+        (Annotated[Text, "trim"], r"'trim' in Annotated\[…\] is no marker. Did you mean trim\(\)"),
+        (Annotated[Text, "a remark"], "is no marker"),
+        (Annotated[Text, 42], "42 in Annotated.* is no marker"),
+        (Annotated[Text, {"max": 3}], "is no marker"),
+        (Annotated[BigInt, lower()], r"lower\(\) gives text, and the column is BigInt"),
+        (Annotated[Boolean, parse_timestamp()], "gives a time, and the column is Boolean"),
+        (Annotated[BigInt, default("x")], "is no value of a column that is BigInt"),
         (Annotated[Text, filter_where("x > 1")], "about rows"),
         (Annotated[Text, lower(), derive("a")], "must come first"),
         (Annotated[TimestampTZ, to_timezone("Europe/Berlin")], "local time"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
 from ematix_flow.config.interpolate import expand
-from ematix_flow.errors import ConfigError, did_you_mean
+from ematix_flow.errors import ConfigError, closest, did_you_mean
 from ematix_flow.observe.alerts.alerter import Alerter
 from ematix_flow.observe.alerts.apprise_services import INSTALL, AppriseAlerter, is_installed, known_schemes
 from ematix_flow.observe.alerts.event import KINDS
@@ -234,8 +234,12 @@ def _by_apprise(url: _Url) -> Alerter:
     scheme = url.scheme.removeprefix(_APPRISE)
     if url.scheme == scheme and scheme not in known_schemes():
         missing = "" if is_installed() else f"; what Apprise knows needs  {INSTALL}"
+        meant = closest(scheme, _OPENERS)
+        if meant is None and len(scheme) > 4:  # Apprise has so many that a short word is near to one of them
+            meant = closest(scheme, known_schemes())
+        hint = f"Did you mean '{meant}'?" if meant else f"There are {', '.join(sorted(_OPENERS))}."
         raise ConfigError(
-            f"no alerter is called {scheme}://.{did_you_mean(scheme, {*_OPENERS, *known_schemes()})}",
+            f"no alerter is called {scheme}://. {hint}",
             next_step=f"flow alerts test URL  tries one{missing}",
         )
     insecure = url.flag("insecure", False)

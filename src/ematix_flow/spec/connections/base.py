@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, TypeVar, cast
@@ -23,6 +24,7 @@ KINDS: dict[str, type[Connection]] = {}
 """Every kind by its name."""
 
 C = TypeVar("C", bound="Connection")
+_BRACKETED = re.compile(r"\[[0-9A-Fa-f:.%\w]+\](?::\d*)?|[^\[\]]*")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -98,6 +100,7 @@ class Connection(metaclass=_Kind):
             self._set(field.name, self._coerced(field.name, str(field.type), getattr(self, field.name)))
         if self.url and not self.url_pending:
             self._check_scheme()
+            self._check_address()
             if not self.keeps_url:
                 self._take_url()
         for name, allowed in self.choices.items():
@@ -225,6 +228,16 @@ class Connection(metaclass=_Kind):
             what = f"begins with {scheme}://, as for kind {owner}" if owner else "has no scheme that fits"
             step = f"write {' or '.join(f'{s}://…' for s in self.schemes)}"
             raise self._wrong(f"url {what}", next_step=step)
+
+    def _check_address(self) -> None:
+        """Brackets are for an IPv6 address, and each is closed."""
+        address = "" if is_conninfo(self.url) else split_url(self.url).address
+        for entry in address.split(",") if "[" in address or "]" in address else ():
+            if not has_reference(entry) and not _BRACKETED.fullmatch(entry):
+                raise self._wrong(
+                    "url has an address with a bracket that does not fit",
+                    next_step=f"write {self.schemes[0]}://user@[::1]:port/…, each [ with its ]",
+                )
 
     def _take_url(self) -> None:
         pieces = split_url(self.url)

@@ -1,0 +1,129 @@
+"""``sys.stdout`` and ``sys.stderr`` while a command runs: they mask what the user's own code prints or logs.
+
+A line is masked when it ends or is flushed: a secret that is written in pieces is found, and a progress bar
+still moves. Bytes that are written to ``.buffer`` pass as they are. What our own commands write is masked
+where it is made and passes too, by `terminal.write`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from ematix_flow.spec.connections.urls import split_url
+from ematix_flow.spec.redaction import is_secret_field, mask, remember_secret
+
+_LONGEST = 64 * 1024  # of a line that is written without an end
+# a variable that is only called like a secret may hold any word, and a word is part of many messages
+_WORD = re.compile(r"[a-z]+|[A-Z]+|\d+|[A-Z][a-z]+")
+
+
+class MaskedStream(io.TextIOBase):
+    """Stands for a stream, and masks what is written to it, line by line.
+
+    ``aside`` takes these lines instead, where the stream itself is for one JSON document.
+    """
+
+    def __init__(self, real: TextIO, aside: TextIO | None = None) -> None:
+        self.real = real
+        self._takes = real if aside is None else aside
+        self._begun = ""
+        self._writing = threading.RLock()
+
+    def write(self, text: str) -> int:
+        with self._writing:
+            self._begun += text
+            end = max(self._begun.rfind("\n"), self._begun.rfind("\r")) + 1
+            if len(self._begun) - end > _LONGEST:
+                end = len(self._begun)
+            if end:
+                lines, self._begun = self._begun[:end], self._begun[end:]
+                self._takes.write(mask(lines))
+        return len(text)
+
+    def write_masked(self, text: str) -> None:
+        """What is masked already: to mask JSON again might break it."""
+        with self._writing:
+            self._end()
+            self.real.write(text)
+
+    def flush(self) -> None:
+        with self._writing:
+            self._end()
+            self._takes.flush()
+            self.real.flush()
+
+    def _end(self) -> None:
+        begun, self._begun = self._begun, ""
+        if begun:
+            self._takes.write(mask(begun))
+
+    @property
+    def buffer(self) -> Any:
+        """For bytes; the text before them is written first."""
+        self.flush()
+        return getattr(self._takes, "buffer", self.real.buffer)
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # the real one's
+        return self.real.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        return self.real.errors
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return self.real.isatty()
+
+    def fileno(self) -> int:
+        return self.real.fileno()
+
+    def __getattr__(self, name: str) -> Any:  # reconfigure, mode, name and the like
+        return getattr(self.real, name)
+
+
+@contextmanager
+def masked_output(*, as_json: bool = False) -> Iterator[None]:
+    """Within the block nothing that is printed, logged or warned shows a secret.
+
+    With ``as_json`` stdout holds a document, and what other code prints there goes to stderr.
+    """
+    remember_variables(os.environ)
+    before = (sys.stdout, sys.stderr)
+    talk: Any = sys.stderr
+    if not hasattr(talk, "lines"):  # lines of JSON are masked already
+        talk = sys.stderr = MaskedStream(talk)
+    sys.stdout = MaskedStream(sys.stdout, talk if as_json else None)
+    ours = (sys.stdout, talk)
+    try:
+        yield
+    finally:
+        try:
+            for stream in ours:
+                stream.flush()
+        except (BrokenPipeError, ValueError) as gone:  # the reader went away, or the stream was closed
+            del gone
+        sys.stdout, sys.stderr = before
+
+
+def remember_variables(env: Mapping[str, str]) -> None:
+    """Mask the values of variables that are called like a secret, before anybody has used them."""
+    for name, value in env.items():
+        if "://" in value:
+            _remember(split_url(value).password or "")
+        elif is_secret_field(name):
+            _remember(value)
+
+
+def _remember(value: str) -> None:
+    if len(value) >= 6 and not _WORD.fullmatch(value) and not os.path.isabs(value):
+        remember_secret(value)

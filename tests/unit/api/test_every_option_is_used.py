@@ -1,0 +1,354 @@
+"""Each option of a declaration changes what is declared, or is refused: none is passed over in silence.
+
+The first test walks every parameter of every decorator in every situation of the table below; a new parameter
+fails it until it stands there. The others hold combinations in which one option hides another.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+import itertools
+import json
+import warnings
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import pytest
+
+from ematix_flow import (
+    BigInt,
+    ManagedTable,
+    Target,
+    Text,
+    TimestampTZ,
+    ematix,
+    natural_key,
+    nullable,
+    pk,
+)
+from ematix_flow.api.streaming import stream_spec
+from ematix_flow.api.unread_names import SETTINGS
+from ematix_flow.errors import DeclarationError
+from ematix_flow.graph.registry import Registry, use_registry
+from ematix_flow.normalize import derive, trim
+from ematix_flow.spec.connections import (
+    KafkaConnection,
+    ObjectStoreLocalConnection,
+    SQLiteConnection,
+)
+from ematix_flow.spec.pipelines import RetryPolicy
+from ematix_flow.transforms import limit
+
+
+class Orders(ManagedTable):
+    order_id: Annotated[BigInt, pk()]
+    email: Text | None
+    total: Annotated[BigInt, derive("a + b")]
+    updated_at: TimestampTZ
+
+
+# --- pipelines -------------------------------------------------------------------------------------
+
+SAMPLES: dict[str, Any] = {
+    "target_connection": "elsewhere",
+    "source_connection": "elsewhere",
+    "schedule": "0 2 * * *",
+    "timezone": "Europe/Berlin",
+    "catchup": "all",
+    "mode": "truncate",
+    "name": "another",
+    "source_table": "raw.orders",
+    "column_map": {"email": "mail"},
+    "keys": ["email"],
+    "update_columns": ["email"],
+    "compare_columns": ["email"],
+    "event_timestamp_column": "updated_at",
+    "handle_deletes": "soft",
+    "incremental": True,
+    "watermark_column": "updated_at",
+    "incremental_column": "updated_at",
+    "lag": 5,
+    "on_drift": "warn",
+    "force_path": "copy",
+    "guarantee": "at_least_once",
+    "max_shrink": 0.1,
+    "allow_empty": True,
+    "continue_on_target_failure": True,
+    "continue_on_failure": True,
+    "transforms_pre": [limit(5)],
+    "transforms_post": ["ANALYZE"],
+    "continue_on_failure_post": True,
+    "ttl_seconds": 60,
+    "ttl": dt.timedelta(seconds=60),
+    "tags": ["nightly"],
+    "depends_on": ["before"],
+    "upstream_freshness_secs": 60,
+    "freshness_sla": "1h",
+    "freshness_column": "updated_at",
+    "retry": {"max_attempts": 3},
+    "csv_read_options": {"has_header": False},
+    "json_read_options": {"batch_size": 10},
+}
+# limits and permissions: they hold in every mode, and where nothing is deleted they hold by themselves
+VACUOUS = {"max_shrink", "allow_empty"}
+SITUATIONS: dict[str, dict[str, Any]] = {
+    "append": {"target": Orders},
+    "truncate": {"target": Orders, "mode": "truncate"},
+    "merge": {"target": Orders, "mode": "merge"},
+    "scd2": {"target": Orders, "mode": "scd2"},
+    "incremental": {"target": Orders, "incremental": True, "watermark_column": "updated_at"},
+    "scheduled": {"target": Orders, "schedule": "@daily"},
+    "read as a table": {"target": Orders, "source_table": "raw.orders"},
+    "one of several": {"targets": [Target(connection="db", table=Orders, mode="append", keys=None)]},
+    "all said by the targets": {
+        "targets": [
+            Target(
+                connection="db",
+                table=Orders,
+                mode="merge",
+                keys=["order_id"],
+                update_columns=["email"],
+                compare_columns=["email"],
+            )
+        ]
+    },
+    "a prefix": {"targets": [Target(connection="lake", prefix="orders")]},
+}
+
+
+@pytest.fixture(autouse=True)
+def warnings_of_keys_aside() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+def spec_of(**options: Any) -> dict[str, Any]:
+    ematix_lake = ObjectStoreLocalConnection(name="lake", path="lake", format="csv")
+    with use_registry(Registry()) as inside:
+        inside.add_connection(ematix_lake, None)
+        inside.add_connection(SQLiteConnection(name="db", path="db.sqlite"), None)
+
+        @ematix.pipeline(**options)
+        def load() -> str:
+            return "SELECT 1"
+
+        return json.loads(json.dumps(load.spec.to_json()))
+
+
+def test_every_parameter_of_a_pipeline_has_a_sample() -> None:
+    from ematix_flow.api.pipeline import pipeline
+
+    assert set(inspect.signature(pipeline).parameters) - {"target", "targets"} == set(SAMPLES)
+
+
+def differs_or_is_refused(plain: dict[str, Any], **options: Any) -> str:
+    try:
+        changed = spec_of(**options)
+    except DeclarationError as error:
+        assert error.where is not None and error.where.file == __file__, error
+        return "refused"
+    return "used" if changed != plain else "ignored"
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_an_option_of_a_pipeline_is_used_or_refused(situation: str) -> None:
+    base = SITUATIONS[situation]
+    plain = spec_of(**base)
+    found = {
+        option: differs_or_is_refused(plain, **{**base, option: sample})
+        for option, sample in SAMPLES.items()
+        if base.get(option) != sample
+    }
+    assert "used" in found.values()
+    assert {option for option, outcome in found.items() if outcome == "ignored"} == set()
+    matching = {option for option in ("update_columns", "compare_columns") if found.get(option) == "used"}
+    expected = {"merge": {"update_columns", "compare_columns"}, "scd2": {"compare_columns"}}
+    assert matching == expected.get(situation, set())
+
+
+def test_two_options_of_a_pipeline_are_both_used_or_one_is_refused() -> None:
+    """Given a, b changes something or is refused; VACUOUS ones hold in every mode."""
+    hidden = []
+    for first, second in itertools.permutations(SAMPLES, 2):
+        if second in VACUOUS:
+            continue
+        try:
+            before = spec_of(target=Orders, **{first: SAMPLES[first]})
+        except DeclarationError:
+            continue
+        both = {first: SAMPLES[first], second: SAMPLES[second]}
+        if differs_or_is_refused(before, target=Orders, **both) == "ignored":
+            hidden.append((first, second))
+    same = {"continue_on_target_failure", "continue_on_failure"}
+    already = {("incremental_column", "incremental")}  # which says it too
+    assert [pair for pair in hidden if set(pair) != same and pair not in already] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"column_map": {"nmae": "name"}, "source_table": "t"}, "column_map= names 'nmae'"),
+        ({"column_map": {"emial": "mail"}}, "Did you mean 'email'"),
+        ({"column_map": {"mail": "email"}}, "the declared column comes first: column_map={'email': 'mail'}"),
+        ({"column_map": {"total": "sum"}}, "so does its derive()"),
+        ({"column_map": {"email": 3}}, "takes {declared column: source column}"),
+        ({"column_map": ["email"]}, "column_map= takes names and values"),
+        ({"target": "orders"}, "'orders' is no table"),
+        ({"target": Target(table=Orders)}, "write targets=[Target(…)]"),
+        ({"transforms_post": "ANALYZE"}, "transforms_post= takes a list"),
+        ({"name": ""}, "a pipeline needs a name"),
+        ({"name": 5}, "a pipeline needs a name"),
+        ({"max_shrink": "half"}, "max_shrink= is a share from 0 to 1"),
+        ({"allow_empty": "no"}, "allow_empty= takes True or False"),
+        ({"source_table": 5}, "source_table= takes text"),
+        ({"schedule": "@daily", "timezone": 1}, "timezone= takes the name of a zone"),
+        ({"retry": {"backoff_seconds": 5}}, "nothing to wait for"),
+        ({"retry": {"max_attempts": 3, "backoff_seconds": 5, "base_secs": 6}}, "say the same"),
+        ({"retry": {"max_attempts": 3, "backoff_seconds": "5"}}, "backoff_seconds takes a number"),
+        (
+            {"retry": {"max_attempts": 3, "backoff": "linear", "backoff_factor": 2}},
+            "is for backoff='exponential'",
+        ),
+        ({"retry": {"max_attempts": True}}, "takes a whole number"),
+    ],
+)
+def test_what_would_be_passed_over_is_refused_at_its_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(DeclarationError) as refused:
+        spec_of(**{"target": Orders, **options})
+    assert said in str(refused.value)
+    assert refused.value.where is not None and refused.value.where.file == __file__
+
+
+def test_a_renaming_next_to_a_prefix_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="lake:orders declares none"):
+        spec_of(targets=[Target(connection="lake", prefix="orders")], column_map={"a": "b"}, source_table="t")
+
+
+def test_a_retry_of_one_attempt_is_what_no_retry_is() -> None:
+    assert RetryPolicy.from_mapping({"max_attempts": 1}) == RetryPolicy()
+
+
+# --- workflows, transforms --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", [{"triggered_by": "a", "catchup": "all"}, {"triggered_by": "a", "timezone": "UTC"}]
+)
+def test_what_a_workflow_without_schedule_would_pass_over_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(DeclarationError, match="schedule="):
+        ematix.workflow("nightly", ["a"], **options)
+
+
+@pytest.mark.parametrize("options", [{"schedule": "@daily"}, {"name": ""}, {"nmae": "x"}])
+def test_what_a_transform_would_pass_over_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(DeclarationError) as refused:
+        ematix.transform(**options)(lambda conn: None)
+    assert refused.value.where is not None and refused.value.where.file == __file__
+
+
+# --- tables ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"__table_name__": "t"}, "Did you mean __tablename__"),
+        ({"__tabelname__": "t"}, "Did you mean __tablename__"),
+        ({"__shema__": "s"}, "Did you mean __schema__"),
+        ({"__primary_key__": ("id",)}, "Did you mean pk()"),
+        ({"__retention__": 5}, "no setting of a table"),
+        ({"email": Text}, "write  email: Text"),
+        ({"email": Text | None}, "declares no column"),
+        ({"email": Annotated[Text, trim()]}, "write  email: Annotated[Text, trim()]"),
+        ({"email": (Text, natural_key("a"), nullable())}, "Annotated[Text, natural_key('a'), nullable()]"),
+    ],
+)
+def test_a_name_in_a_table_that_nobody_reads_is_refused(body: dict[str, Any], said: str) -> None:
+    for make in (
+        lambda: type(ManagedTable)("T", (ManagedTable,), {"__annotations__": {"id": BigInt}, **body}),
+        lambda: ematix.table(type("T", (), {"__annotations__": {"id": BigInt}, **body})),
+    ):
+        with pytest.raises(DeclarationError) as refused:
+            make()
+        assert said in str(refused.value)
+        assert refused.value.where is not None and refused.value.where.file == __file__
+
+
+def test_a_table_may_have_methods_and_constants() -> None:
+    class T(ManagedTable):
+        id: Annotated[BigInt, pk()]
+        RETENTION_DAYS = 30
+        _note = Text
+
+        @property
+        def shown(self) -> str:
+            return "t"
+
+        def __len__(self) -> int:
+            return 1
+
+    assert T.spec.column_names == ("id",)
+
+
+def test_every_setting_of_a_table_is_known() -> None:
+    assert {name for name in SETTINGS if name not in ("__tablename__",)} <= set(vars(ManagedTable))
+
+
+def test_an_option_of_a_class_statement_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="a table takes no such option"):
+
+        class T(ManagedTable, schema="s"):
+            id: BigInt
+
+
+# --- streams ---------------------------------------------------------------------------------------
+
+KAFKA = KafkaConnection(name="k", bootstrap_servers="localhost:9092")
+DB = SQLiteConnection(name="db", path="db.sqlite")
+
+
+def stream(**options: Any) -> Any:
+    given = {"source": KAFKA, "source_query": "t", "target": DB, "target_table": "orders", **options}
+    return stream_spec(None, name="s", **{key: value for key, value in given.items() if value is not None})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"target_table": Orders, "keys": ["order_id"]}, "keys= is for mode="),
+        ({"target_table": Orders, "target_primary_key": ["order_id"]}, "a declared table has pk()"),
+        ({"keys": ["a"], "target_primary_key": ["a"], "mode": "merge"}, None),
+        ({"update_columns": ["a"]}, "update_columns= is for mode="),
+        ({"compare_columns": ["a"]}, "compare_columns= is for mode="),
+        ({"event_timestamp_column": "a"}, "event_timestamp_column= is for mode="),
+        ({"update_columns": ["a"], "keys": ["b"], "mode": "merge"}, None),
+        ({"keys": ["b"]}, None),  # the key of a table that is only named
+        ({"dialect": "duckdb"}, "dialect= is the dialect of transform_sql="),
+        ({"target": Orders, "target_connection": DB}, "both name the table"),
+        (
+            {
+                "target": None,
+                "target_table": None,
+                "targets": [Target(connection=DB, table="a", keys=["x"], primary_key=["x"])],
+            },
+            "say the same thing",
+        ),
+        (
+            {
+                "target": None,
+                "target_table": None,
+                "targets": [Target(connection=DB, table="a", update_columns=["x"])],
+            },
+            "update_columns= is for mode=",
+        ),
+    ],
+)
+def test_an_option_of_a_stream_is_used_or_refused(options: dict[str, Any], said: str | None) -> None:
+    if said is None:
+        assert stream(**options).name == "s"
+        return
+    with pytest.raises(DeclarationError) as refused:
+        stream(**options)
+    assert said in str(refused.value)
