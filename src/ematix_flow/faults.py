@@ -153,6 +153,7 @@ declare("staging.created", "the attempt's staging exists and is empty; the targe
 declare("task.staged", "a task's rows are in staging for good; the driver does not know it yet")
 declare("staging.loaded", "staging holds every row; the target is untouched")
 declare("apply.began", "the transaction on the target is open and holds the lock; nothing in it is durable")
+declare("apply.table_changed", "one change of the table is made, durable where a change commits by itself")
 declare("apply.ledger_written", "the ledger row is in the open transaction; nothing in it is durable")
 declare("apply.rows_written", "rows and ledger row are in the open transaction; nothing in it is durable")
 declare("apply.before_commit", "rows, ledger row and watermark wait for the commit; none is durable")

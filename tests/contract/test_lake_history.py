@@ -81,6 +81,15 @@ def test_a_mark_of_deletion_ends_the_version_also_under_a_time_to_live(
     suite.test_a_mark_of_deletion_ends_the_version_also_under_a_time_to_live(backend, target)
 
 
+@delta_first
+def test_a_switch_to_versions_that_dies_before_its_last_change_keeps_the_marks_of_deletion(
+    suite: Histories, backend: Backend, target: LakeTarget
+) -> None:
+    suite.test_a_switch_to_versions_that_dies_before_its_last_changes_keeps_the_marks_of_deletion(
+        backend, target, left=(1,)
+    )
+
+
 @pytest.mark.long
 @delta_first
 def test_a_value_of_a_wider_type_is_no_new_version(

@@ -46,6 +46,7 @@ APPLIED = (
 FILES = ("files.version_written", "files.before_publish", "files.after_publish")
 RECORDED = ("runlog.before_finish",)
 TASKS = ("task.staged",)  # of a worker, which may run again: tests/fault/test_task_retries.py
+CHANGED = ("apply.table_changed",)  # each in turn: ematix_flow.testing.history, over every backend
 FOLDED = ("fold.entries_written", "fold.counts", "fold.files_removed")  # unit/backends/test_lake_journal.py
 SPOOLED = (  # unit/backends/test_spool.py, property/test_spool.py
     "spool.written",
@@ -70,7 +71,7 @@ SENT = ("messages.produced", "messages.before_commit", "messages.after_commit")
 
 
 def test_every_commit_point_has_a_crash_test() -> None:
-    here = {*STAGED, *TASKS, *APPLIED, *FILES, *FOLDED, *SPOOLED, *RECORDED}
+    here = {*STAGED, *TASKS, *APPLIED, *CHANGED, *FILES, *FOLDED, *SPOOLED, *RECORDED}
     assert set(faults.declared()) == {*here, *STREAMED, *SENT}
 
 

@@ -34,6 +34,7 @@ def test_every_step_of_the_commit_protocol_is_declared_with_its_meaning() -> Non
         "task.staged",
         "staging.loaded",
         "apply.began",
+        "apply.table_changed",
         "apply.ledger_written",
         "apply.rows_written",
         "apply.before_commit",

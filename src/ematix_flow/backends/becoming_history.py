@@ -26,7 +26,7 @@ from ematix_flow.spec.tables import (
 )
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.matching import Matching
-from ematix_flow.strategies.sql import aliased, column, equal_keys, insert_into
+from ematix_flow.strategies.sql import aliased, column, equal_keys, insert_into, subquery
 
 COLUMNS = (VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH)
 _MOMENT, _BOOLEAN = DataType("timestamp_tz"), DataType("boolean")
@@ -53,6 +53,11 @@ def is_due(wanted: TableSpec, live: LiveTable) -> bool:
     )
 
 
+def marks_deleted_rows(wanted: TableSpec, live: LiveTable) -> bool:
+    """Whether a row of the table may carry our mark of deletion."""
+    return any(c.name == DELETED_AT for c in live.columns) and DELETED_AT not in wanted.column_names
+
+
 def fills(
     dialect: SqlDialect, wanted: TableSpec, live: LiveTable, matching: Matching
 ) -> Mapping[str, exp.Expr]:
@@ -65,7 +70,7 @@ def fills(
     begins: exp.Expr = exp.func("COALESCE", *moments)
     ends: exp.Expr = dialect.literal(None, _MOMENT)
     is_open: exp.Expr = dialect.literal(True, _BOOLEAN)
-    if DELETED_AT in there and DELETED_AT not in wanted.column_names:  # a row that was marked as deleted
+    if marks_deleted_rows(wanted, live):
         gone = column(DELETED_AT)
         after = exp.GT(this=gone.copy(), expression=begins.copy())
         at_once = dialect.shifted(begins.copy(), _TICK)
@@ -84,26 +89,36 @@ def fills(
     }
 
 
-def deletes_beside(dialect: SqlDialect, table: TableSpec, companion: TableSpec, keys: Sequence[str]) -> str:
-    """The marks of deletion of the rows that were there, as deletes in the companion table."""
-    target = aliased(dialect.table(table.schema, table.name), "t")
+def deletes_beside(
+    dialect: SqlDialect, table: TableSpec, companion: TableSpec, keys: Sequence[str], ends: exp.Expr
+) -> str:
+    """The marks of deletion of the rows that are there, as deletes in the companion table.
+
+    ``ends`` is what `fills` gives as the end of a version. So the statement reads only what a plain row has,
+    and may run before the versions are filled and again after a crash.
+    """
+    names = (*keys, LOADED_AT, BATCH_ID)
+    marked = (
+        exp.select(*[column(name) for name in names], exp.alias_(ends.copy(), EVENT_AT, quoted=True))
+        .from_(dialect.table(table.schema, table.name))
+        .where(exp.not_(exp.Is(this=column(DELETED_AT), expression=exp.Null())))
+    )
     beside = dialect.table(companion.schema, companion.name)
     known = exp.Exists(
         this=exp.select("1")
         .from_(aliased(beside, "e"))
         .where(
-            *equal_keys(keys, "e", "t"), exp.EQ(this=column(EVENT_AT, "e"), expression=column(VALID_TO, "t"))
+            *equal_keys(keys, "e", "t"), exp.EQ(this=column(EVENT_AT, "e"), expression=column(EVENT_AT, "t"))
         )
     )
     values: dict[str, exp.Expr] = {
         **{k: column(k, "t") for k in keys},
-        EVENT_AT: column(VALID_TO, "t"),
+        EVENT_AT: column(EVENT_AT, "t"),
         IS_DELETE: dialect.literal(True, _BOOLEAN),
         LOADED_AT: column(LOADED_AT, "t"),
         BATCH_ID: column(BATCH_ID, "t"),
     }
-    ended = exp.not_(exp.Is(this=column(VALID_TO, "t"), expression=exp.Null()))
-    rows = exp.select(*values.values()).from_(target).where(ended, exp.not_(known))
+    rows = exp.select(*values.values()).from_(subquery(marked, "t")).where(exp.not_(known))
     return dialect.render(insert_into(beside, list(values), rows))
 
 

@@ -42,13 +42,23 @@ def created_lines(dialect: SqlDialect, table: TableSpec) -> tuple[DiffLine, ...]
     return (*lines, *[DiffLine("+", f"{kind} ({', '.join(names)})") for kind, names in keys])
 
 
-def joined_plans(first: TablePlan, second: TablePlan, beside: str) -> TablePlan:
-    """The plans of a table and of the one beside it; their schema is made once."""
+def joined_plans(
+    first: TablePlan, second: TablePlan, beside: str, *, before_fill: str | None = None
+) -> TablePlan:
+    """The plans of a table and of the one beside it; their schema is made once.
+
+    The second's changes come last; or before the last fill of the table that ``before_fill`` names, because
+    where each change commits by itself, that fill says that the switch is done.
+    """
     known = {change.sql for change in first.changes}
     extra = tuple(change for change in second.changes if change.sql not in known)
     lines = tuple(DiffLine(x.mark, f"{beside}: {x.subject}", x.was, x.now) for x in second.diff)
+    place = len(first.changes)
+    for number, change in enumerate(first.changes):
+        if change.action == "fill" and change.subject == before_fill:
+            place = number
     return TablePlan(
-        first.changes + extra,
+        (*first.changes[:place], *extra, *first.changes[place:]),
         first.differences + second.differences,
         first.diff + lines,
         first.stops + second.stops,

@@ -28,7 +28,7 @@ from ematix_flow.backends.base import (
     TablePlan,
     Target,
 )
-from ematix_flow.backends.becoming_history import deletes_beside
+from ematix_flow.backends.becoming_history import deletes_beside, fills, marks_deleted_rows
 from ematix_flow.backends.control_tables import (
     LEDGER,
     MOMENT,
@@ -48,7 +48,7 @@ from ematix_flow.backends.positions import nothing_new
 from ematix_flow.backends.sql_session import SqlDialect, SqlSession, transaction
 from ematix_flow.backends.table_diff import TableDiff, compare_tables
 from ematix_flow.backends.table_plans import create_table_sql
-from ematix_flow.spec.tables import DELETED_AT, TableSpec
+from ematix_flow.spec.tables import VALID_TO, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.spec.watermarks import Watermark
 from ematix_flow.strategies.matching import Matching
@@ -111,11 +111,12 @@ class RelationalTarget(Target):
         if companion is None:
             return found
         beside = self._plan_one(session, companion, self.live_columns(session, companion), matching)
-        if found.becomes_history and live is not None and any(c.name == DELETED_AT for c in live.columns):
-            marks = deletes_beside(self.dialect, table, companion, matching.keys)
-            fill = TableChange("fill", companion.label, marks)
-            beside = replace(beside, changes=(*beside.changes, fill))
-        return joined_plans(found, beside, companion.name)
+        if live is None or not found.becomes_history or not marks_deleted_rows(table, live):
+            return joined_plans(found, beside, companion.name)
+        ends = fills(self.dialect, table.with_load_columns(), live, matching)[VALID_TO]
+        marks = deletes_beside(self.dialect, table, companion, matching.keys, ends)
+        beside = replace(beside, changes=(*beside.changes, TableChange("fill", companion.label, marks)))
+        return joined_plans(found, beside, companion.name, before_fill=table.label)
 
     def _plan_one(
         self, session: SqlSession, wanted: TableSpec, live: LiveTable | None, matching: Matching
@@ -225,6 +226,7 @@ class RelationalTarget(Target):
         live = self.live_columns(session, load.table)
         for change in still_needed(load, self._plan(session, load.table, live, load.matching)):
             self.make_change(session, load.table, change)
+            faults.point("apply.table_changed")
 
     def make_change(self, session: SqlSession, table: TableSpec, change: TableChange) -> None:
         """One of the changes that were planned for the table."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from ematix_flow import faults
 from ematix_flow.backends.base import Backend, Target
 from ematix_flow.spec.tables import (
     IS_CURRENT,
@@ -35,6 +37,17 @@ from ematix_flow.testing.evolution import (
 from ematix_flow.testing.loads import load_rows, new_load
 
 _UTC = dt.timezone.utc
+
+
+def _day(number: int) -> dt.datetime:
+    return dt.datetime(2026, 1, number, tzinfo=_UTC)
+
+
+_ENDED_BY_THE_MARK = [
+    (1, "a", _day(1), _day(3), False),
+    (1, "b", _day(20), None, True),
+    (2, "a", _day(1), None, True),
+]
 
 
 class HistoryContract(EvolutionContract):
@@ -113,29 +126,42 @@ class HistoryContract(EvolutionContract):
     def test_a_mark_of_deletion_ends_the_version_also_under_a_time_to_live(
         self, backend: Backend, target: Target
     ) -> None:
-        def at(day: int) -> dt.datetime:
-            return dt.datetime(2026, 1, day, tzinfo=dt.timezone.utc)
+        history, matching = self._marked_rows(target)
+        later = new_load(history, "scd2", matching=matching, loaded_at=_day(21))
+        evolving(target, later, [{"id": 1, "value": "b", "at": _day(20)}])
+        assert self.versions(backend, history) == _ENDED_BY_THE_MARK
 
+    def test_a_switch_to_versions_that_dies_before_its_last_changes_keeps_the_marks_of_deletion(
+        self, backend: Backend, target: Target, left: Sequence[int] = (2, 1, 0)
+    ) -> None:
+        """It dies with so many changes of the table ``left`` to make, one time after the other."""
+        history, matching = self._marked_rows(target)
+        rows = [{"id": 1, "value": "b", "at": _day(20)}]
+        for number in left:
+            plan = target.plan_table(history, target.inspect(history), matching)
+            dying = new_load(history, "scd2", matching=matching, loaded_at=_day(21))
+            nth = max(1, len(plan.changes) - number)
+            with faults.inject("apply.table_changed", "crash", nth), pytest.raises(faults.InjectedCrash):
+                evolving(target, dying, rows, plan)
+        evolving(target, new_load(history, "scd2", matching=matching, loaded_at=_day(21)), rows)
+        assert self.versions(backend, history) == _ENDED_BY_THE_MARK
+        assert self.fits(target, history, matching)
+
+    def _marked_rows(self, target: Target) -> tuple[TableSpec, Matching]:
+        """Two merged rows, one of them marked as deleted on day 3; and the history they are to become."""
         keeps: Keeps = "soft_deletes"
         moment = ColumnSpec("at", DataType("timestamp_tz"), nullable=True)
         plain = table_of(value_column(TEXT))
         table = replace(plain, columns=(*plain.columns, moment), keeps=keeps, merge_keys=("id",))
         values = ("value", "at")
         merged = Matching(keys=("id",), compare=values, update=values, deletes="soft")
-        rows = [{"id": i, "value": "a", "at": at(1)} for i in (1, 2)]
+        rows = [{"id": i, "value": "a", "at": _day(1)} for i in (1, 2)]
         for day, source in ((2, rows), (3, rows[1:])):
-            load_rows(target, new_load(table, "merge", matching=merged, loaded_at=at(day)), source)
-        history = replace(table, keeps="events")
+            load_rows(target, new_load(table, "merge", matching=merged, loaded_at=_day(day)), source)
         matching = Matching(
             keys=("id",), compare=("value",), event="at", order="at", ttl_seconds=86_400 * 365
         )
-        later = new_load(history, "scd2", matching=matching, loaded_at=at(21))
-        evolving(target, later, [{"id": 1, "value": "b", "at": at(20)}])
-        assert self.versions(backend, history) == [
-            (1, "a", at(1), at(3), False),
-            (1, "b", at(20), None, True),
-            (2, "a", at(1), None, True),
-        ]
+        return replace(table, keeps="events"), matching
 
     def test_a_soft_delete_column_is_added_to_merged_rows(self, target: Target) -> None:
         table = table_of(value_column(TEXT))
