@@ -54,6 +54,7 @@ class FlowError(Exception):
 
     exit_code = 1
     attempts = 1  # how many a run made, of which this is how the last one failed
+    target: str | None = None  # the label of the one target whose plan it stops
 
     def __init__(
         self,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ematix_flow.backends.base import (
@@ -111,11 +112,15 @@ def _build(declared: DeclaredPipeline, world: World, cores: int, without: Collec
     _refuse_repeated(columns, spec)
     source = _Source(backend, reader, sql, asked.column_map, columns)
     wanted = [target for target in spec.targets if target.label not in without]
-    paths = choose_paths(spec, [_between(spec, target, source, world) for target in wanted])
-    targets = tuple(
-        _plan_target(spec, target, path, source, world, cores)
-        for target, path in zip(wanted, paths, strict=True)
-    )
+    endpoints = []
+    for target in wanted:
+        with _about(target):
+            endpoints.append(_between(spec, target, source, world))
+    planned = []
+    for target, path in zip(wanted, choose_paths(spec, endpoints), strict=True):
+        with _about(target):
+            planned.append(_plan_target(spec, target, path, source, world, cores))
+    targets = tuple(planned)
     shared = None
     if len(spec.targets) > 1:
         ranges = [
@@ -124,6 +129,16 @@ def _build(declared: DeclaredPipeline, world: World, cores: int, without: Collec
         targets, shared = share_read(sql, targets, ranges, computed_name(spec.name, spec.targets[0].label))
     post = tuple(RunPostTransform(step, index) for index, step in enumerate(spec.transforms_post))
     return Plan(spec, connection_label(reference), backend.kind, sql, columns, targets, post, shared)
+
+
+@contextmanager
+def _about(target: TargetSpec) -> Iterator[None]:
+    """An error in the block stops the plan of this target; those of others may be made without it."""
+    try:
+        yield
+    except FlowError as error:
+        error.target = target.label
+        raise
 
 
 def _check_files(spec: PipelineSpec, world: World) -> None:

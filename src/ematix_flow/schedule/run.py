@@ -270,13 +270,32 @@ def _planned_run(
     note: Callable[[str], None],
 ) -> list[TargetResult]:
     spec, listener = declared.spec, context.listener
-    plan = build_plan(declared, world, without=unreachable)
+    plan, unplanned = _plan_what_can_be(declared, world, unreachable)
     if len(spec.targets) > 1:  # only now: a run that fails before it loads leaves all to the next
         context.run_log.take_batch(str(attempt.run_id), batch.key, batch.overdue)
     listener.planned(plan)
     for told in dict.fromkeys(text for target in plan.targets for text in target.warnings):
         note(told)
-    return run_targets(plan, world, context, attempt, batch.key, unreachable)
+    return run_targets(plan, world, context, attempt, batch.key, unplanned)
+
+
+def _plan_what_can_be(
+    declared: DeclaredPipeline, world: World, unreachable: Mapping[str, FlowError]
+) -> tuple[Plan, Mapping[str, FlowError]]:
+    """The plan, and the targets that it leaves out with why.
+
+    One that cannot be planned fails alone where the others are to go on; the last one's error is raised.
+    """
+    spec, left_out = declared.spec, dict(unreachable)
+    while True:
+        try:
+            return build_plan(declared, world, without=left_out), left_out
+        except FlowError as error:
+            if error.target is None or not spec.continue_on_target_failure or isinstance(error, Interrupted):
+                raise
+            left_out[error.target] = error
+            if len(left_out) == len(spec.targets):
+                raise
 
 
 def _status(results: list[TargetResult]) -> Status:

@@ -22,7 +22,7 @@ from ematix_flow import (
     faults,
     register_connection,
 )
-from ematix_flow.errors import CannotConnect, ConfigError, LoadError, PlanError, SourceFailed
+from ematix_flow.errors import CannotConnect, ConfigError, FlowError, LoadError, PlanError, SourceFailed
 from ematix_flow.graph.registry import current_registry
 from ematix_flow.plan.fanout import widest
 from ematix_flow.schedule.context import run_context
@@ -47,6 +47,12 @@ class Strict:
 
 @ematix.table(schema="mart")
 class Third:
+    id: BigInt
+    name: Text | None
+
+
+@ematix.table(schema="mart")
+class Drifted:
     id: BigInt
     name: Text | None
 
@@ -155,6 +161,35 @@ def test_a_target_that_cannot_be_reached_fails_alone_when_the_others_are_to_go_o
             ("shop:mart.loose", expected),
         ]
         assert (result.status, count(database, "loose")) == ("failed", loaded)
+
+
+@pytest.mark.parametrize("broken", [0, 1, 2])
+def test_a_target_that_cannot_be_planned_fails_alone_when_the_others_are_to_go_on(
+    database: Path, broken: int
+) -> None:
+    execute(database, "CREATE TABLE mart__drifted (id INTEGER, name INTEGER)")
+    tables = [Loose, Third]
+    tables.insert(broken, Drifted)
+    load = declare(
+        targets=[Target(connection="shop", table=table) for table in tables], continue_on_target_failure=True
+    )
+    result = load.sync()
+    assert [each.status for each in result.targets].count("failed") == 1
+    assert result.targets[broken].status == "failed" and "'name'" in (result.targets[broken].reason or "")
+    assert result.failure is not None and "1 of 3 targets failed" in result.failure.what
+    assert (count(database, "loose"), count(database, "third"), count(database, "drifted")) == (2, 2, 0)
+    execute(database, "DROP TABLE mart__drifted")
+    again = load.sync()
+    assert again.targets[broken].status == "succeeded" and again.failure is None
+    assert (count(database, "loose"), count(database, "third"), count(database, "drifted")) == (2, 2, 2)
+
+
+def test_a_target_that_cannot_be_planned_stops_all_where_one_failure_ends_the_run(database: Path) -> None:
+    execute(database, "CREATE TABLE mart__drifted (id INTEGER, name INTEGER)")
+    targets = [Target(connection="shop", table=Loose), Target(connection="shop", table=Drifted)]
+    with pytest.raises(FlowError, match="'name'"):
+        declare(targets=targets).sync()
+    assert count(database, "loose") == 0
 
 
 def test_a_dead_run_is_finished_and_not_doubled_when_a_target_cannot_be_reached_then(database: Path) -> None:
