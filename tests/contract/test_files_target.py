@@ -638,6 +638,18 @@ def test_columns_that_another_load_changed_meanwhile_stop_this_one(
     assert ids(root) == [9]
 
 
+def test_partitions_that_a_first_load_chose_meanwhile_stop_a_load_with_others(
+    root: Path, target: LocalFilesTarget
+) -> None:
+    """Both began when there was no table: files of both kinds in one folder could not be read together."""
+    load = new_load(TABLE)
+    staged, _ = staged_load(target, load)
+    load_rows(target, new_load(TABLE, pipeline="another", partition_by=("name",)), [{"id": 9, "name": "x"}])
+    with pytest.raises(TargetFailed, match="another load changed the partitions"):
+        target.apply(load, staged)
+    assert ids(root) == [9]
+
+
 def test_what_files_cannot_do_is_said(target: LocalFilesTarget) -> None:
     with pytest.raises(Unsupported):
         target.run_sql("DELETE FROM x")

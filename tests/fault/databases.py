@@ -47,6 +47,25 @@ class Database:
         with self.session() as session, session.one_moment():
             return [session.rows(query) for query in queries]
 
+    def look(self, schema: str, name: str, query: str) -> tuple[int, list[tuple[Any, ...]] | None]:
+        """How many batches the ledger holds and the table's rows, of one moment; None: there is no table."""
+        if not self.exists(schema, name):
+            return 0, None
+        ledger, table = self.table("ematix_flow", "ledger"), self.table(schema, name)
+        counted, rows = self.snapshot(f"SELECT count(*) FROM {ledger}", f"SELECT {query} FROM {table}")
+        return int(counted[0][0]), rows
+
+    def left_behind(self, schema: str, name: str) -> list[str]:
+        """What lies in the database that no run needs any more: tables of staging."""
+        with self.session() as session:
+            if self.kind == "sqlite":
+                found = session.rows("SELECT name FROM sqlite_master WHERE name LIKE 'ematix_flow_staging%'")
+            else:
+                tables = "SELECT table_name FROM information_schema.tables"
+                found = session.rows(f"{tables} WHERE table_schema LIKE 'ematix_flow_staging%'")
+        staged = Path(self.where).parent.rglob("staging/*") if "://" not in self.where else ()
+        return [name for (name,) in found] + [str(path) for path in staged]
+
     def exists(self, schema: str, name: str) -> bool:
         with self.session() as session:
             return session.exists(self.table(schema, name))

@@ -23,7 +23,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 STUCK_AFTER = 90.0
 MODULE = "faulted_pipelines"
@@ -131,9 +134,12 @@ class TasksHere:
 
 
 def run_here(
-    folder: Path, slot: str | None = None, before_apply: Callable[[], None] | None = None
+    folder: Path,
+    slot: str | None = None,
+    before_apply: Callable[[], None] | None = None,
+    spark: SparkSession | None = None,
 ) -> dict[str, Any]:
-    """The whole run in this process, without Spark."""
+    """The whole run in this process; without Spark, unless a session is given."""
     from ematix_flow import faults
     from ematix_flow.graph.registry import Registry, use_registry
     from ematix_flow.schedule.run import RunContext, run_pipeline
@@ -144,7 +150,8 @@ def run_here(
             stack.enter_context(faults.inject("apply.began", before_apply))
         log = stack.enter_context(open_run_log(project_run_log(os.environ), env=os.environ))
         moment = dt.datetime.fromisoformat(slot) if slot else None
-        context = RunContext(log, lambda _: TasksHere(), slot=moment)  # type: ignore[arg-type,return-value]
+        engine: Any = TasksHere() if spark is None else spark
+        context = RunContext(log, lambda _: engine, slot=moment)
         registry = stack.enter_context(use_registry(Registry()))
         exec(compile((folder / f"{MODULE}.py").read_text(), MODULE, "exec"), {"__name__": MODULE})
         return run_pipeline(registry.pipelines["load"], context).to_json()

@@ -214,13 +214,12 @@ class History:
 
     def seen(self) -> tuple[int, list[Row]]:
         """How many batches the ledger holds and the target's rows, of one moment."""
-        if not self.target.exists("loads", self.load.name):
-            return 0, []
-        ledger = self.target.table("ematix_flow", "ledger")
-        counted, rows = self.target.snapshot(
-            f"SELECT count(*) FROM {ledger}", f"SELECT {self.load.query} FROM {self.table}"
-        )
-        return int(counted[0][0]), sorted(rows, key=lambda row: tuple(map(str, row)))
+        batches, rows = self.target.look("loads", self.load.name, self.load.query)
+        return batches, sorted(rows or [], key=lambda row: tuple(map(str, row)))
+
+    def is_there(self) -> bool:
+        """Whether a reader finds the table."""
+        return self.target.look("loads", self.load.name, self.load.query)[1] is not None
 
     def must_hold(self, number: int) -> list[Row]:
         return sorted(self.load.after(number), key=lambda row: tuple(map(str, row)))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from ematix_flow import faults
 from tests.fault.databases import Database, file_database
 from tests.fault.forked_runs import ForkedRuns, forked_runs, run_here
 from tests.fault.histories import BY_NAME, LOADS, History, LoadKind, Row
+from tests.fault.lake_tables import LocalFiles
 
 pytestmark = pytest.mark.fault
 
@@ -54,7 +56,7 @@ class Reader:
 
     def _read(self) -> None:
         try:
-            while not self._over.is_set():
+            while not self._over.wait(0.005):  # the loads need the processor as well
                 rows, broken = self._look()
                 self.looks += 1
                 self.broken += broken
@@ -79,16 +81,16 @@ def sql_look(history: History) -> Iterator[Look]:
         yield look
 
 
-def watch(history: History, look: Look, load: Callable[[str | None], object]) -> None:
+def watch(history: History, look: Look, load: Callable[[str | None], object], rounds: int = ROUNDS) -> None:
     """Round after round; every state that was seen is one that a round left, and they come in order."""
     committed = [history.must_hold(0)]
     reader = Reader(look)
     with reader.reading():
-        for number in range(1, ROUNDS):
+        for number in range(1, rounds):
             history.advance(number)
             load(history.slot(number))
             committed.append(history.must_hold(number))
-    assert reader.looks > ROUNDS
+    assert reader.looks > rounds
     assert reader.broken == []
     order = [committed.index(rows) for rows in reader.seen]
     assert order == sorted(order)
@@ -131,18 +133,66 @@ def test_a_reader_of_duckdb_sees_each_load_as_a_whole(tmp_path: Path, load: Load
         watch(history, look, lambda slot: run_here(tmp_path, slot))
 
 
+# ------------------------------------------------------------------ files
+
+MADE_AT = (
+    "staging.loaded",
+    "apply.began",
+    "apply.ledger_written",
+    "apply.rows_written",
+    "apply.before_commit",
+    "apply.after_commit",
+    "staging.dropped",
+)
+
+
+def table_of_files(name: str, folder: Path) -> History:
+    history = History(BY_NAME[name], file_database("sqlite", folder), LocalFiles(where=str(folder / "lake")))
+    history.write_module(folder)
+    history.create()
+    return history
+
+
+@pytest.mark.parametrize("name", ["append_new", "replace_all"])
+def test_a_table_of_files_appears_with_its_first_rows(tmp_path: Path, name: str) -> None:
+    """A reader that looks all the time, and at each step of the load, finds no table or all rows."""
+    history = table_of_files(name, tmp_path)
+    history.advance(0)
+    seen: list[tuple[str, list[Row] | None]] = []
+
+    def look(at: str = "") -> tuple[list[Row], list[Row]]:
+        found = history.target.look("loads", name, history.load.query)[1]
+        seen.append((at, found))
+        return [], []
+
+    reader = Reader(look)
+    with ExitStack() as stack:
+        for point in MADE_AT:
+            stack.enter_context(faults.inject(point, lambda point=point: look(point) and None))
+        stack.enter_context(reader.reading())
+        run_here(tmp_path, history.slot(0))
+    look("the end")
+    wanted = history.must_hold(0)
+    between = [(at, rows) for at, rows in seen if rows is not None and len(rows) != len(wanted)]
+    assert between == []
+    committed = {at for at, rows in seen if at and rows is not None}
+    assert committed == {"apply.after_commit", "staging.dropped", "the end"}
+    assert history.seen() == (1, wanted)
+
+
+def test_a_first_load_without_rows_makes_an_empty_table(tmp_path: Path) -> None:
+    history = table_of_files("append_all", tmp_path)
+    run_here(tmp_path, history.slot(0))
+    assert history.target.look("loads", "append_all", history.load.query) == (1, [])
+
+
 @pytest.mark.parametrize("name", ["append_all", "append_new", "replace_all"])
 def test_a_reader_of_files_sees_each_load_as_a_whole(tmp_path: Path, name: str) -> None:
-    import pyarrow.dataset as ds
-
-    lake = Database("object_store_local", str(tmp_path / "lake"))
-    history = History(BY_NAME[name], file_database("sqlite", tmp_path), lake)
-    begin(history, tmp_path, lambda slot: run_here(tmp_path, slot))
-    columns = history.load.query.split(", ")
+    history = table_of_files(name, tmp_path)
 
     def look() -> tuple[list[Row], list[Row]]:
-        folder = (tmp_path / "lake" / "loads" / name).resolve()  # the version that is current now
-        found = ds.dataset(folder, format="parquet").to_table(columns=columns)
-        return [tuple(row.values()) for row in found.to_pylist()], []
+        return history.target.look("loads", name, history.load.query)[1] or [], []
 
+    history.advance(0)
+    run_here(tmp_path, history.slot(0))
     watch(history, look, lambda slot: run_here(tmp_path, slot))

@@ -70,7 +70,10 @@ class TableHome(ABC):
 
     @abstractmethod
     def begin(self, state: TableState, files: Sequence[DataFile]) -> Version:
-        """Publish the first version: of the user's files, which stay, or of none."""
+        """What the first load starts from: the user's files, which stay, published as the first version.
+
+        Without such files readers see no table until the load itself is published.
+        """
 
     @abstractmethod
     def publish(self, base: Version, kept: Sequence[str], new: Sequence[DataFile], state: TableState) -> None:

@@ -76,9 +76,11 @@ class FilesLoad:
             require_position(load, base.state.watermark(load.pipeline, load.target, load.range.column))
         if self._home.ledger_holds(base, load.pipeline, load.target, batch_key(load, self._high)):
             return Applied(rows_in=self._rows_in, duplicate=True)
-        self._require_same_columns(base)
+        self._require_same_layout(base)
         change = self._change()
         if load.range is not None and not change.applied.rows_inserted:
+            if self._home.current() is None:  # the table is there from its first load on, also without rows
+                self._home.publish(base, (), (), replace(base.state, layout=self._staging.layout))
             return Applied(rows_in=self._rows_in)
         new = [new.file for new in change.new]
         self._home.publish(base, list(change.kept), new, self._state(base, change))
@@ -187,15 +189,23 @@ class FilesLoad:
                 next_step="filter these rows out in the source SQL, or choose a column that is never null",
             )
 
-    def _require_same_columns(self, base: Version) -> None:
-        """Staged files follow the columns that the table had when they were written."""
+    def _require_same_layout(self, base: Version) -> None:
+        """Staged files follow the columns, partitions and dialect that the table had when they began."""
         if self._load.mode == "truncate":
             return
+        there, staged = base.state.layout, self._staging.layout
         declared = self._load.table.with_load_columns().columns
-        expected = [(c.name, c.type) for c in merged_columns(base.state.layout.columns, declared)]
-        if expected != [(c.name, c.type) for c in self._staging.layout.columns]:
+        expected = [(c.name, c.type) for c in merged_columns(there.columns, declared)]
+        changed = None
+        if expected != [(c.name, c.type) for c in staged.columns]:
+            changed = "columns"
+        elif base.state.files and there.partition_by != staged.partition_by:
+            changed = "partitions"
+        elif base.state.files and there.format == "csv" and there.csv != staged.csv:
+            changed = "CSV dialect"
+        if changed is not None:
             raise TargetFailed(
-                f"another load changed the columns of {self._load.table.label} while this one ran",
+                f"another load changed the {changed} of {self._load.table.label} while this one ran",
                 state=f"{self._load.table.label} is as that load left it",
                 next_step="run it again",
             )

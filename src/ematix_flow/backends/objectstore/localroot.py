@@ -53,7 +53,10 @@ class LocalHome(TableHome):
         return versions.current_version(self.place)
 
     def files(self, version: Version) -> list[DataFile]:
-        return data_files(_ours(version).data)
+        return data_files(_ours(version).data) if self._is_published(version) else self.users_files()
+
+    def _is_published(self, version: Version) -> bool:
+        return _ours(version).path != self.place.folder
 
     def users_files(self) -> list[DataFile]:
         return data_files(self.place.folder) if self.place.folder.is_dir() else []
@@ -66,6 +69,8 @@ class LocalHome(TableHome):
 
     def begin(self, state: TableState, files: Sequence[DataFile]) -> Version:
         """The user's folder itself is set aside whole."""
+        if not files:
+            return self.as_version(state)
         path = versions.link_files(self.place, files)
         version = versions.seal_version(self.place, path, None, state)
         versions.publish(self.place, version)
@@ -75,10 +80,11 @@ class LocalHome(TableHome):
     def publish(self, base: Version, kept: Sequence[str], new: Sequence[DataFile], state: TableState) -> None:
         place, there = self.place, _ours(base)
         stay = [DataFile(there.data / name, name) for name in kept]
+        is_first = not self._is_published(base)
         path = versions.link_files(place, [*stay, *new])
         try:
             faults.point("apply.rows_written")
-            version = versions.seal_version(place, path, there, state)
+            version = versions.seal_version(place, path, None if is_first else there, state)
             faults.point("apply.ledger_written")
             faults.point("apply.before_commit")
             versions.publish(place, version)
@@ -88,6 +94,8 @@ class LocalHome(TableHome):
             raise
         faults.point("apply.after_commit")
         with suppress(OSError):  # the load is committed; what could not be removed now is removed later
+            if is_first:  # an empty folder may have been there
+                versions.settle(place)
             versions.remove_replaced(place)
 
     def settle(self) -> None:

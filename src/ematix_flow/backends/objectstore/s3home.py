@@ -1,10 +1,12 @@
 """A table in a bucket: data files under the keys that readers list, and numbered manifests beside.
 
 A manifest holds the state of one version, its files among it. To publish is to create the next number,
-which only one can; the newest manifest is the table. Before files are brought to where readers list, their
-names are noted in an intent, so that what a crash leaves is known and removed. Replaced files are noted too,
-and stay a while for readers that have begun. A user's own files are never removed. A note in the table's own
-folder leads to the root below which its manifests lie, for those who come to it from another root.
+which only one can; the newest manifest is the table. Before the first load brings files, a manifest says that
+one has begun: to our readers there is no table, whatever files lie there. Before files are brought to where
+readers list, their names are noted in an intent, so that what a crash leaves is known and removed. Replaced
+files are noted too, and stay a while for readers that have begun. A user's own files are never removed. A
+note in the table's own folder leads to the root below which its manifests lie, for those who come to it from
+another root.
 """
 
 from __future__ import annotations
@@ -93,6 +95,16 @@ class S3Home(TableHome):
     # -------------------------------------------------------------- what is there
 
     def current(self) -> S3Version | None:
+        newest = self.newest()
+        return None if newest is None or newest.state.begun else newest
+
+    def has_begun(self) -> bool:
+        """Whether the first load is under way or died: the files in the folder are no table."""
+        newest = self.newest()
+        return newest is not None and newest.state.begun
+
+    def newest(self) -> S3Version | None:
+        """The newest manifest; of a first load that has not committed too."""
         for _ in range(_LOOKS):
             numbers = self._numbers()
             if not numbers:
@@ -122,6 +134,8 @@ class S3Home(TableHome):
         return DataFile(S3Path(self.store, f"{self.name}/{name}"), name)
 
     def users_files(self) -> list[DataFile]:
+        if self.has_begun():
+            return []
         names = (path for path, _ in self.store.files_below(self.name))
         return [self._file(name) for name in sorted(names) if _is_data(name)]
 
@@ -186,15 +200,20 @@ class S3Home(TableHome):
             return None
         root = replace(self.store.connection, prefix="/".join(folders[:-up]))
         home = S3Home(S3Store(root), tuple(folders[-up:]))
-        return home if home.current() is not None else None
+        return home if home.newest() is not None else None
 
     # -------------------------------------------------------------- publishing
 
     def begin(self, state: TableState, files: Sequence[DataFile]) -> S3Version:
         """The user's files stay where they are; from now on the manifest says which are the table's."""
+        newest = self.newest()
+        if newest is not None:  # a first load died
+            return S3Version(newest.number, state)
         self.store.require_held()
         self._claim()
-        return self._commit(1, replace(state, adopted=tuple(file.name for file in files)))
+        adopted = tuple(file.name for file in files)
+        version = self._commit(1, replace(state, adopted=adopted, begun=not files))
+        return replace(version, state=replace(version.state, begun=False))
 
     def publish(self, base: Version, kept: Sequence[str], new: Sequence[DataFile], state: TableState) -> None:
         there = _ours(base)
@@ -329,7 +348,7 @@ class S3Home(TableHome):
         new manifest makes sure that such a one cannot commit any more.
         """
         intents = self._intents()
-        version = self.current() if intents else None
+        version = self.newest() if intents else None
         if version is None:
             return []
         self.store.require_held()

@@ -59,7 +59,7 @@ class S3Root(FilesRoot):
             return
         for depth in range(1, len(parts)):
             above = S3Home(self.store, parts[:depth])
-            if above.current() is not None or above.elsewhere() is not None:
+            if above.newest() is not None or above.elsewhere() is not None:
                 raise PlanError(
                     f"{'/'.join(parts)!r} would lie inside {above.name!r}, which is a table of its own",
                     next_step="choose another schema, name or prefix",

@@ -85,7 +85,7 @@ class S3Tree(Tree):
         files: list[SourceFile] = []
         others: set[str] = set()
         nested = False
-        for found in self._below(parts):
+        for found in self._plain(parts):
             *folders, name = found.path.split("/")
             if is_hidden(name) or any(is_hidden(folder) for folder in folders):
                 continue
@@ -101,6 +101,8 @@ class S3Tree(Tree):
         # before the listing: what a load brings meanwhile is none of this version
         _, version = self._current(S3Home(self._store, parts))
         ours = None if version is None else frozenset(version.state.files)
+        if ours is None and self._newest(parts) is not None:
+            return  # a first load has begun
         with _reading():
             for found in self._store.each_below("/".join(parts)):
                 is_row = found.path in ours if ours is not None else _is_row(found.path, belongs)
@@ -143,6 +145,27 @@ class S3Tree(Tree):
                 home = home.elsewhere() or home
                 version = home.current()
         return home, version
+
+    def _newest(self, parts: Parts) -> S3Version | None:
+        """The newest manifest, that of a first load which has not committed too."""
+        home = S3Home(self._store, parts)
+        with _reading():
+            return home.newest() or (home.elsewhere() or home).newest()
+
+    def _plain(self, parts: Parts) -> list[S3Object]:
+        """What lies below a folder that is no table of ours; nothing while a first load makes it one."""
+        for _ in range(_LOOKS):
+            found = self._below(parts)
+            newest = self._newest(parts)  # after the listing: a load that begins later is not in it
+            if newest is None:
+                return found
+            ours = [each for each in found if each.path in newest.state.files]
+            if len(ours) == len(newest.state.files):
+                return ours
+        raise SourceFailed(
+            f"the files of {self.shown(parts)} change faster than they can be listed",
+            next_step="run it again when fewer loads run into this table",
+        )
 
     def _below(self, parts: Parts) -> list[S3Object]:
         with _reading():

@@ -73,12 +73,12 @@ class FilesTables:
             version = self.ensure(home, table)
             layout = version.state.layout
             columns = merged_columns(layout.columns, table.with_load_columns().columns)
-            if len(columns) > len(layout.columns):
+            if len(columns) > len(layout.columns) or home.current() is None:
                 state = replace(version.state, layout=replace(layout, columns=columns))
                 home.publish(version, [file.name for file in home.files(version)], (), state)
 
     def ensure(self, home: TableHome, table: TableSpec) -> Version:
-        """The current version; made if there is none, of the user's files if there are some."""
+        """The current version, or what the first load starts from: the user's files if there are some."""
         home.settle()
         version = home.current()
         if version is not None:

@@ -73,6 +73,7 @@ class TableState:
     watermarks: tuple[StoredWatermark, ...] = ()
     replaced: tuple[Replaced, ...] = ()
     adopted: tuple[str, ...] = ()  # a user's own files, where they lie among ours
+    begun: bool = False  # in a bucket: the first load has not committed; for readers there is no table
 
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
         for stored in self.watermarks:
@@ -99,7 +100,7 @@ class TableState:
             "sealed": self.sealed,
             "ledger": [entry_to_json(entry) for entry in self.ledger],
         }
-        rare = {"sealed_as": list(self.sealed_as), "adopted": list(self.adopted)}
+        rare = {"sealed_as": list(self.sealed_as), "adopted": list(self.adopted), "begun": self.begun}
         return {**value, **{name: some for name, some in rare.items() if some}}
 
     @classmethod
@@ -112,6 +113,7 @@ class TableState:
             sealed=value["sealed"],
             sealed_as=tuple(value.get("sealed_as", ())),
             adopted=tuple(value.get("adopted", ())),
+            begun=value.get("begun", False),
             watermarks=tuple(StoredWatermark.from_json(w) for w in value["watermarks"]),
             replaced=tuple(
                 Replaced(r["version"], dt.datetime.fromisoformat(r["at"])) for r in value["replaced"]
