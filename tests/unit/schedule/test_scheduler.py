@@ -70,9 +70,9 @@ class Counted(MemorySlots):
         if name not in ("now", "unended", "newest", "latest", "get", "claim", "lease", "open"):
             return found
 
-        def counted(*arguments: Any) -> Any:
+        def counted(*arguments: Any, **named: Any) -> Any:
             self.asked[name] += 1
-            return found(*arguments)
+            return found(*arguments, **named)
 
         return counted
 
