@@ -16,6 +16,7 @@ from ematix_flow.backends.duckdb.dialect import DuckDBDialect
 from ematix_flow.backends.lake.companion import refuse_lifetime_names
 from ematix_flow.backends.lake.dialect import LakeDialect
 from ematix_flow.backends.mysql.dialect import MySQLDialect
+from ematix_flow.backends.mysql.names import require_names
 from ematix_flow.backends.postgres.dialect import PostgresDialect
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect
@@ -152,6 +153,11 @@ def test_sqlite_and_duckdb_keep_letters_beyond_ascii_apart() -> None:
     require_names_apart(table_of("é", "É"), "SQLite", ascii_lower)
     with pytest.raises(SchemaMismatch):
         require_names_apart(table_of("é", "É"), "Spark")
+
+
+def test_mysql_takes_a_capital_i_with_a_dot_for_an_i() -> None:
+    with pytest.raises(SchemaMismatch, match="MySQL takes both for one"):
+        require_names(table_of("i", "İ"))
 
 
 @pytest.mark.parametrize("name", ["true", "FALSE"])
