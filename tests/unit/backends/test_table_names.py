@@ -29,7 +29,7 @@ from ematix_flow.spec.watermarks import SourceRange, Watermark
 from ematix_flow.strategies.matching import Matching
 from ematix_flow.strategies.projection import build_projection
 from ematix_flow.strategies.ranges import restrict
-from ematix_flow.strategies.sql import Guard, Incoming, Shrinking
+from ematix_flow.strategies.sql import Incoming, Shrinking, Step
 from ematix_flow.transforms import deduplicate_by, filter_where, limit
 
 
@@ -88,7 +88,7 @@ def test_every_name_that_a_strategy_makes_has_the_reserved_beginning(load: str, 
                 assert all(name in known or name.startswith(RESERVED) for name in spec.column_names)
             given = replace(given, work={name: exp.Table(this=exp.to_identifier(name)) for name in work})
             for step in STRATEGIES[mode](dialect, keyed, given):
-                tree = step.query if isinstance(step, Guard) else step.statement
+                tree = step.statement if isinstance(step, Step) else step.query
                 assert not {n for n in made_names(tree) - known if not n.startswith(RESERVED)}
 
 
