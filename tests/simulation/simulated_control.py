@@ -394,8 +394,12 @@ class Target:
     def target(self, connection: object) -> Target:
         return self
 
-    def ledger(self, pipeline: str, target: str, limit: int = 100) -> list[Any]:
+    def ledger(self, pipeline: str, target: str, *, run_id: str | None = None, limit: int = 100) -> list[Any]:
+        """The batches of a pipeline; which run loaded one is not kept here."""
+
         def held() -> list[Any]:
+            if run_id is not None:
+                return []
             slots = [
                 slot for slot, times in self._world.loaded.items() if times and slot.pipeline == pipeline
             ]

@@ -69,9 +69,26 @@ def commands(project: Path) -> dict[str, list[str]]:
     }
 
 
+NOTHING_DUE = """
+from typing import Annotated
+
+from ematix_flow import BigInt, ematix, pk
+
+
+@ematix.table
+class Days:
+    day: Annotated[BigInt, pk()]
+
+
+@ematix.pipeline(target=Days, schedule="0 0 29 2 *", catchup="none")
+def leap_days(conn):
+    return "SELECT 29 AS day"
+"""
+
+
 def test_every_command_in_them_runs(flow, shop, monkeypatch):
     monkeypatch.chdir(shop)
-    Path("pipelines.py").write_text("")  # nothing is due, so that no load starts
+    Path("pipelines.py").write_text(NOTHING_DUE)
     called = commands(shop)
     assert len(called) == 6
     for file, arguments in called.items():
