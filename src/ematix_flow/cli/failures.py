@@ -19,7 +19,6 @@ from ematix_flow.cli.options import wants_json
 from ematix_flow.cli.output import write_json
 from ematix_flow.cli.signals import was_asked
 from ematix_flow.cli.terminal import say, styled, width_of, write
-from ematix_flow.engine.interrupts import was_interrupted
 from ematix_flow.errors import FlowError, Interrupted, UsageError
 from ematix_flow.spec.redaction import mask
 
@@ -46,11 +45,21 @@ def traceback_of(error: BaseException) -> str | None:
     return mask("".join(traceback.format_exception(error)))
 
 
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether a signal ended the command, also where an error of Java or of a library hides that."""
+    from ematix_flow.engine.interrupts import was_interrupted
+
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    if isinstance(error, (Interrupted, UsageError, typer.TyperException)):
+        return False
+    return was_asked() or was_interrupted(error)
+
+
 def report(error: BaseException, *, arguments: Sequence[str]) -> int:
     """Show the error where it is looked for, and return the exit code."""
     trace = traceback_of(error)
-    is_usage = isinstance(error, (Interrupted, UsageError, typer.TyperException))
-    if isinstance(error, KeyboardInterrupt) or (not is_usage and (was_asked() or was_interrupted(error))):
+    if _is_interrupt(error):
         error = Interrupted("interrupted", state="what had not committed was undone")
     if isinstance(error, typer.Abort):
         error = Interrupted("stopped")
