@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.naming import RESERVED, reserved_among
-from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.tables import COMPANION_COLUMNS, TableSpec
 
 
 def require_table_names(table: TableSpec, limit: int | None) -> None:
@@ -56,15 +56,15 @@ def ascii_lower(name: str) -> str:
 
 def require_names_apart(table: TableSpec, system: str, folded: Callable[[str], str] = str.lower) -> None:
     """Refuse columns that ``system`` takes for one; those that a load adds are among them."""
-    stored = table.with_load_columns()
-    companion = table.companion()
-    for each in (stored, *([companion] if companion is not None else [])):
+    stored = table.with_load_columns().column_names
+    kept_next_to = (*table.column_names, *COMPANION_COLUMNS) if table.keeps == "events" else ()
+    for names in (stored, kept_next_to):
         seen: dict[str, str] = {}
-        for name in each.column_names:
+        for name in names:
             other = seen.setdefault(folded(name), name)
             if other != name:
                 raise SchemaMismatch(
-                    f"columns {other!r} and {name!r} of {each.label} differ in case alone, "
+                    f"columns {other!r} and {name!r} of {table.label} differ in case alone, "
                     f"and {system} takes both for one",
                     where=table.where,
                     state="nothing was touched",

@@ -20,6 +20,7 @@ BATCH_ID = "_batch_id"
 DELETED_AT = "_deleted_at"
 VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH = "valid_from", "valid_to", "is_current", "row_hash"
 EVENT_AT, IS_DELETE = "_event_at", "_is_delete"
+COMPANION_COLUMNS = (EVENT_AT, IS_DELETE, ROW_HASH, LOADED_AT, BATCH_ID)  # beyond the declared ones
 _COMPANION, _NAME_BYTES = "__events", 63
 
 # What a table keeps beside its declared columns: plain rows; rows with the moment at which they were
