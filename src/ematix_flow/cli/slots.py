@@ -42,14 +42,23 @@ def slot_runner(
     observability: Observability | None = None,
     *,
     kept: bool = False,
+    stand_in: bool = False,
 ) -> Iterator[Runner]:
-    """Runs slots of these pipelines, and records each run. ``kept`` as for `open_slots`."""
+    """Runs slots of these pipelines, and records each run. ``kept`` as for `open_slots`.
+
+    With ``stand_in``, slots and runs whose store cannot be opened are kept in memory for this call, with a
+    warning.
+    """
     from ematix_flow.schedule.context import run_context
     from ematix_flow.schedule.run_due import Runner
     from ematix_flow.schedule.workflows import kept_under
 
+    if stand_in:
+        slots, run_log = _slots_or_stand_in(run_log)
+    else:
+        slots = _needed_slots(run_log, kept=kept)
     with (
-        _needed_slots(run_log, kept=kept) as store,
+        slots as store,
         run_context(
             run_log=run_log, engine=engine, listener=listener, trigger=trigger, observability=observability
         ) as context,
@@ -104,6 +113,24 @@ def _needed_slots(run_log: str | None, *, kept: bool = False, looking: bool = Fa
     except FlowError as error:
         error.state = "; ".join(filter(None, ("nothing was run", error.state)))
         raise
+
+
+def _slots_or_stand_in(run_log: str | None) -> tuple[SlotStore, str | None]:
+    """The slots and the run log; where they cannot be opened, empty ones for as long as this process lives."""
+    from ematix_flow.errors import FlowError
+    from ematix_flow.state.slots_memory import MemorySlots
+
+    slots_url(run_log)  # a URL that means nothing is an error all the same
+    try:
+        return _needed_slots(run_log), run_log
+    except FlowError as error:
+        _log.warning(
+            "the run log cannot be used: %s. What fired within --interval runs all the same; the ledger of a "
+            "target keeps a slot that has run before from being loaded twice. Missed slots, retries and "
+            "earlier runs are not known now. --require-run-log stops here instead",
+            error.what,
+        )
+        return MemorySlots(), "memory://"
 
 
 def _forget(store: SlotStore, names: Iterable[str], before: dt.datetime) -> None:

@@ -199,14 +199,26 @@ def test_older_slots_that_were_given_up_are_told_of(flow):
     assert len(flow("clear", "orders", "--since", "4h", "-o", "json").json) == 2
 
 
-def test_without_its_store_run_due_says_that_nothing_was_run(flow, tmp_path):
-    away = flow("run-due", "--run-log", "postgres://etl:secret@127.0.0.1:1/runs")
+def test_without_its_store_run_due_warns_and_runs_what_fired(flow, tmp_path):
+    (tmp_path / "log.db").write_text("not a database, but a poem " * 99)
+    for log in ("log.db", "postgres://etl:secret@127.0.0.1:1/runs"):
+        done = flow("run-due", "--run-log", log, "-o", "json")
+        assert done.code == 0, done.err
+        assert "orders" in {run["pipeline"] for run in done.json if run["status"] == "succeeded"}
+        assert "warning: the run log cannot be used: " in done.err and "--require-run-log" in done.err
+        assert "secret" not in done.err
+    nonsense = flow("run-due", "--run-log", "poem://verse")
+    assert nonsense.code == 2 and "poem" in nonsense.err
+
+
+def test_where_it_is_required_run_due_runs_nothing_without_its_store(flow, tmp_path):
+    away = flow("run-due", "--require-run-log", "--run-log", "postgres://etl:secret@127.0.0.1:1/runs")
     assert away.code == 5
     assert "the run log postgres://etl:***@127.0.0.1:1/runs cannot reach PostgreSQL" in away.err
     assert "state: nothing was run" in away.err
     assert "flow connections check" not in away.err and "--run-log" in away.err
     (tmp_path / "log.db").write_text("not a database, but a poem " * 99)
-    damaged = flow("run-due", "--run-log", "log.db")
+    damaged = flow("run-due", "--require-run-log", "--run-log", "log.db")
     assert damaged.code == 2 and "state: nothing was run; the file is damaged" in damaged.err
     assert "put a backup in its place, or move it away" in damaged.err
 

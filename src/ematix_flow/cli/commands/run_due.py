@@ -63,6 +63,10 @@ def run_due(
         bool, typer.Option("--dry-run", help="Only show what is due and why, and what would be skipped.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors; no table.")] = False,
+    require_run_log: Annotated[
+        bool,
+        typer.Option("--require-run-log", help="Run nothing when the run log cannot be used."),
+    ] = False,
     alerter: AlerterOption = None,
     metrics: MetricsOption = None,
     traces: TracesOption = None,
@@ -94,7 +98,16 @@ def run_due(
     with (
         view.shown(),
         interruptible(),
-        slot_runner(registry, run_log, engine, view, lease_seconds, "schedule", watching) as runner,
+        slot_runner(
+            registry,
+            run_log,
+            engine,
+            view,
+            lease_seconds,
+            "schedule",
+            watching,
+            stand_in=not require_run_log,
+        ) as runner,
     ):
         chosen = replace(runner, only=only)
         outcomes = chosen.run_due(dt.timedelta(seconds=interval), after=view.slot_finished, workers=workers)
