@@ -116,7 +116,7 @@ def _needed_slots(run_log: str | None, *, kept: bool = False, looking: bool = Fa
 
 
 def _slots_or_stand_in(run_log: str | None) -> tuple[SlotStore, str | None]:
-    """The slots and the run log; where they cannot be opened, empty ones for as long as this process lives."""
+    """The slots and the run log; where they cannot be opened, empty ones that end with this process."""
     from ematix_flow.errors import FlowError
     from ematix_flow.state.slots_memory import MemorySlots
 
