@@ -70,6 +70,7 @@ def test_extreme_times_are_read_as_they_were_written(spark: SparkSession, tmp_pa
         written = table(times).drop(["at"])
         pq.write_table(written, f"{path}.parquet", use_deprecated_int96_timestamps=True)
     elif kind == "spark":
+        written = written.drop(["at"])  # which would be written as a time with a zone
         spark.createDataFrame(written).write.mode("overwrite").parquet(str(path.parent))
     else:
         texts = [
@@ -101,7 +102,12 @@ def test_extreme_times_in_orc_are_read_as_they_were_written_or_refused_with_file
         try:
             found = read(spark, tmp_path, "orc", f"SELECT * FROM t{number}")
         except SourceFailed as error:
-            assert f"column {column!r} of {tmp_path}/t{number}.orc holds" in error.what
+            file = f"{tmp_path}/t{number}.orc"
+            named = f"column {column!r} of {file} holds" in error.what
+            # Spark says the file alone of a fraction of a second before 1970
+            assert named or error.what.startswith(f"cannot read {file}: it holds a fraction of a second"), (
+                error
+            )
         else:
             assert found == written.to_pylist()
             read_well.append(time.year)

@@ -79,7 +79,12 @@ def lines_of(chosen: random.Random) -> list[str]:
 
 
 def same(ours: Any, theirs: Any) -> bool:
-    """Whether a value is that of Python's reader: a number by its value, a nested one also as its text."""
+    """Whether a value is that of Python's reader: a number by its value, a nested one also as its text.
+
+    An object without a key in any line has no columns: Spark reads it as null.
+    """
+    if theirs == {} and ours is None:
+        return True
     if ours is None or theirs is None:
         return ours is None and theirs is None
     if isinstance(theirs, bool):
@@ -163,7 +168,7 @@ def test_whole_numbers_among_fractions_keep_their_digits(spark: SparkSession, tm
         },
     ]
     wanted = (ColumnSpec("n", DataType("double"), nullable=True),)
-    with pytest.raises(SourceFailed, match=r"column 'n' of .*/t/1\.json: '12345678901234567' is no double"):
+    with pytest.raises(SourceFailed, match=r"column 'n' of .*/t/1\.json: '12345678901234567' is no Double"):
         streamed(spark, tmp_path, wanted)
 
 

@@ -1,7 +1,8 @@
 """Lines of JSON as this process reads them: what Spark would misread in silence, and which line is at fault.
 
-Spark reads half of a surrogate pair as a question mark, and a whole number among fractions as a double. Both
-are looked for in the text, which is quick; what was found is then looked at line by line.
+Spark reads half of a surrogate pair as a question mark and a whole number among fractions as a double, and it
+leaves out a key that is empty. All are looked for in the text, which is quick; what was found is then looked
+at line by line.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ HALF_PAIR = (
     r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     r"|\\\\u[dD][89a-fA-F]"
 )
+EMPTY_KEY = r'""\s*:'
 LONG_NUMBER = f"[0-9]{{{EXACT_DIGITS + 1}}}"
 _HALF_PAIR_BYTES = re.compile(HALF_PAIR.encode())
+_EMPTY_KEY_BYTES = re.compile(EMPTY_KEY.encode())
 _LONG_NUMBER_BYTES = re.compile(LONG_NUMBER.encode())
 
 
@@ -38,24 +41,30 @@ _LONG_NUMBER_BYTES = re.compile(LONG_NUMBER.encode())
 class TextFacts:
     """What the text of a file may hold, and of which a closer look is needed."""
 
-    half_pairs: bool
+    misread: bool  # half a surrogate pair, or an empty key
     long_numbers: bool
 
 
 def text_facts(file: SourceFile) -> TextFacts:
     """SourceFailed when it cannot be unpacked, or is not UTF-8."""
-    half_pairs = long_numbers = False
+    misread = long_numbers = False
     try:
         with unpacked(file) as lines:
             for line in lines:
-                half_pairs = half_pairs or (b"\\u" in line and _HALF_PAIR_BYTES.search(line) is not None)
+                misread = misread or _may_be_misread(line)
                 long_numbers = long_numbers or _LONG_NUMBER_BYTES.search(line) is not None
                 line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise not_utf8(file) from error
     except (OSError, EOFError) as error:
         raise cannot_read(file, error) from error
-    return TextFacts(half_pairs, long_numbers)
+    return TextFacts(misread, long_numbers)
+
+
+def _may_be_misread(line: bytes) -> bool:
+    if b"\\u" in line and _HALF_PAIR_BYTES.search(line) is not None:
+        return True
+    return b'""' in line and _EMPTY_KEY_BYTES.search(line) is not None
 
 
 def bad_line(files: Sequence[SourceFile]) -> SourceFailed | None:

@@ -17,6 +17,7 @@ from ematix_flow.backends.objectstore import csvtypes
 from ematix_flow.backends.objectstore.catalog import ReadableTable
 from ematix_flow.backends.objectstore.csvheaders import is_utf8, not_utf8
 from ematix_flow.backends.objectstore.jsonlines import (
+    EMPTY_KEY,
     HALF_PAIR,
     LONG_NUMBER,
     ONE_A_LINE,
@@ -105,7 +106,7 @@ def _look(spark: SparkSession, table: ReadableTable, limit: int | None) -> dict[
     for file in table.files:
         require_text(file)
     facts = _text_facts(spark, table.files)
-    if facts.half_pairs:
+    if facts.misread:
         problem = bad_line(table.files)
         if problem is not None:
             raise problem
@@ -121,10 +122,11 @@ def _look(spark: SparkSession, table: ReadableTable, limit: int | None) -> dict[
 def _text_facts(spark: SparkSession, files: Sequence[SourceFile]) -> TextFacts:
     if sum(file.size for file in files) <= _LOOKED_AT_BY_DRIVER and not any(map(is_hadoops, files)):
         found = [text_facts(file) for file in files]
-        return TextFacts(any(f.half_pairs for f in found), any(f.long_numbers for f in found))
+        return TextFacts(any(f.misread for f in found), any(f.long_numbers for f in found))
     lines = load_without_partitions(spark, spark.read.format("text"), files)
     half = f"contains(value, {text(chr(92) + 'u')}) AND value RLIKE {text(HALF_PAIR)}"
-    facts = (half, f"value RLIKE {text(LONG_NUMBER)}", "contains(value, '\ufffd')")
+    misread = f"({half}) OR value RLIKE {text(EMPTY_KEY)}"
+    facts = (misread, f"value RLIKE {text(LONG_NUMBER)}", "contains(value, '\ufffd')")
     row = lines.selectExpr(*(f"coalesce(bool_or({fact}), false)" for fact in facts)).collect()[0]
     if row[2]:  # it may stand in a file of its own right
         for file in files:
