@@ -19,19 +19,27 @@ from ematix_flow.backends.lake.actions import Changes, fresh_view, merge_sql
 from ematix_flow.backends.lake.journal import Commit
 from ematix_flow.backends.lake.session import with_settings
 from ematix_flow.backends.lake.table import Compacted, LakeFormat, Snapshot
-from ematix_flow.backends.query_tables import Name, quoted
+from ematix_flow.backends.query_tables import Name
 from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.stores.folders import folders_below
 from ematix_flow.backends.table_plans import column_definition
 from ematix_flow.backends.upkeep import Size
 from ematix_flow.errors import PlanError, SourceFailed
 from ematix_flow.spec.naming import distinct_name
-from ematix_flow.spec.tables import TableSpec
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _TOKEN, _NUMBER = "ematix_flow.token", "ematix_flow.number"
+_STAND_INS = {  # a value of each type that is not a number
+    "STRING": "''",
+    "BINARY": "''",
+    "BOOLEAN": "false",
+    "DATE": "DATE '1970-01-01'",
+    "TIMESTAMP": "TIMESTAMP '1970-01-01 00:00:00'",
+    "TIMESTAMP_NTZ": "TIMESTAMP_NTZ '1970-01-01 00:00:00'",
+}
 _ON_WRITE, _IN_SESSION = "snapshot-property.", "spark.sql.iceberg.snapshot-property."
 _JOURNALS = ".ematix_flow/iceberg"
 _OVERTAKEN = re.compile(
@@ -138,15 +146,29 @@ class IcebergFormat(LakeFormat):
         rows: DataFrame,
         commit: Commit,
     ) -> None:
-        from pyspark.sql import functions as f
-
-        fitting = rows.select(
-            *[_never_null(c.name) if not c.nullable else f.col(quoted(c.name)) for c in table.columns]
-        )
-        writer = fitting.writeTo(self._name(table)).using("iceberg").options(**_carried(_ON_WRITE, commit))
+        quote, view = self._dialect.quote, fresh_view("rows")
+        columns = [
+            quote(c.name) if c.nullable else f"{self._never_null(c)} AS {quote(c.name)}"
+            for c in table.columns
+        ]
+        sql = f"CREATE TABLE {self._name(table)} USING iceberg"
         if partition_by:
-            writer = writer.partitionedBy(*[f.col(quoted(name)) for name in partition_by])
-        writer.create()
+            sql += f" PARTITIONED BY ({', '.join(quote(name) for name in partition_by)})"
+        rows.createOrReplaceTempView(view)
+        try:
+            with with_settings(spark, _carried(_IN_SESSION, commit)):
+                spark.sql(f"{sql} AS SELECT {', '.join(columns)} FROM {view}")
+        finally:
+            spark.catalog.dropTempView(view)
+
+    def _never_null(self, item: ColumnSpec) -> str:
+        """The column as one that holds no null, as the table declares it; a null fails the load.
+
+        Spark takes a column for such a one when a value stands in for its nulls.
+        """
+        native = self._dialect.native_type(item.type)
+        stand_in = f"CAST({_STAND_INS.get(native, '0')} AS {native})"
+        return f"coalesce({self._dialect.quote(item.name)}, CAST(assert_true(false) AS {native}), {stand_in})"
 
     def append(self, spark: SparkSession, table: TableSpec, rows: DataFrame, commit: Commit) -> None:
         rows.writeTo(self._name(table)).options(**_carried(_ON_WRITE, commit)).append()
@@ -198,13 +220,6 @@ class IcebergFormat(LakeFormat):
 
     def _upkeep(self, spark: SparkSession, table: TableSpec) -> IcebergUpkeep:
         return IcebergUpkeep(spark, self._namespaces.catalog, self._name(table))
-
-
-def _never_null(name: str) -> Column:
-    """The column as one that holds no null, which is what the table declares; a null fails the load."""
-    from pyspark.sql import functions as f
-
-    return f.element_at(f.array_compact(f.array(f.col(quoted(name)))), 1).alias(name)
 
 
 def _carried(prefix: str, commit: Commit) -> dict[str, str]:
