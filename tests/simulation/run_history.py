@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ematix_flow.errors import UsageError
 from ematix_flow.schedule.endings import has_ended
@@ -31,7 +32,9 @@ class RunHistory:
     def finish(self, run_id: str, status: RunStatus, *, error: BaseException | None = None) -> bool:
         return self._end(run_id, status, error, None, ("running", "interrupted"))
 
-    def settle(self, run_id: str, status: RunStatus, reason: str) -> bool:
+    def settle(
+        self, run_id: str, status: RunStatus, reason: str, counts: Mapping[str, Any] | None = None
+    ) -> bool:
         return self._end(run_id, status, None, reason, ("running",))
 
     def _end(
