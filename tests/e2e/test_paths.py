@@ -146,16 +146,16 @@ def test_a_time_of_day_is_refused_by_a_date_column_on_every_path(
     backend = opened("target", kind)
     if kind in ("sqlite", "duckdb"):
         backend = open_backend(register_connection(_renamed(backend.connection, "source")))
-    seed = TableSpec("contract", "seed", (ColumnSpec("at", DataType("timestamp")),))
-    days = TableSpec("contract", "days", (ColumnSpec("at", DataType("date")),))
+    seed = TableSpec("contract", "seed", (ColumnSpec("day", DataType("timestamp")),))
+    days = TableSpec("contract", "days", (ColumnSpec("day", DataType("date")),))
     sink = backend.target()
     assert sink is not None
-    load_rows(sink, new_load(seed), [{"at": dt.datetime(2026, 1, 2)}])
+    load_rows(sink, new_load(seed), [{"day": dt.datetime(2026, 1, 2)}])
     name = "contract__seed" if kind == "sqlite" else "contract.seed"
-    load = pipeline(days, f"SELECT at FROM {name}", force_path=path)
+    load = pipeline(days, f"SELECT day FROM {name}", force_path=path)
     assert load.sync().path == path
-    assert [row["at"] for row in read_table(backend, days)] == [dt.date(2026, 1, 2)]
-    load_rows(sink, new_load(seed), [{"at": dt.datetime(2026, 1, 2, 3)}])
+    assert [row["day"] for row in read_table(backend, days)] == [dt.date(2026, 1, 2)]
+    load_rows(sink, new_load(seed), [{"day": dt.datetime(2026, 1, 2, 3)}])
     with pytest.raises(RowRejected, match="has a time of day"):
         load.sync()
     assert len(read_table(backend, days)) == 1
