@@ -1,7 +1,7 @@
 """Which errors of Kafka and of librdkafka pass by themselves, so that asking again is all there is to do.
 
 The broker's are those that Kafka's own clients retry, and a few more that a broker answers while it starts,
-stops or hands over. Whoever meets one asks again for `PATIENCE_SECONDS`. A topic that is not there is none of
+stops or hands over. The reader of one asks again for `PATIENCE_SECONDS`. A topic that is not there is none of
 them: it has its own error, as has an offset that is out of range.
 """
 
