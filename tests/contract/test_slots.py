@@ -254,6 +254,16 @@ def test_a_lease_has_one_holder_until_it_expires(store: SlotStore, clock: Clock)
     assert store.lease("scheduler", "a", 60) is not None
 
 
+@pytest.mark.parametrize("seconds", [0.1, 1, 60])
+def test_a_lease_is_kept_from_one_who_asks_for_less_time(
+    store: SlotStore, clock: Clock, seconds: float
+) -> None:
+    assert store.lease("scheduler", "a", 60) is not None
+    assert store.lease("scheduler", "b", seconds) is None
+    clock.pass_(30)
+    assert store.lease("scheduler", "b", seconds) is None
+
+
 def test_names_are_told_apart_as_they_are_written(store: SlotStore) -> None:
     names = ["Orders", "orders", "ordérs", "orders ", "näme/with %_' \" \\"]
     assert store.open([Slot(name, NOON) for name in names]) == len(names)

@@ -76,7 +76,7 @@ def test_the_first_example_of_the_readme_runs_unchanged(
     assert landed == source
 
 
-def test_the_first_quickstart_runs_in_its_append_form(
+def test_the_first_quickstart_keeps_the_versions_of_its_rows(
     documents: Path, pg_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (documents / "seed-000-readme-v0.1.txt").read_text()
@@ -85,7 +85,7 @@ def test_the_first_quickstart_runs_in_its_append_form(
         text[start : text.index("Where does the data come from", start)].rstrip().splitlines()
     )
     assert 'mode="scd2"' in sample
-    (tmp_path / "readme_quickstart.py").write_text(sample.replace('mode="scd2"', 'mode="append"'))
+    (tmp_path / "readme_quickstart.py").write_text(sample)
     with psycopg.connect(pg_database, autocommit=True) as connection:
         connection.execute("CREATE SCHEMA raw")
         connection.execute(
@@ -103,8 +103,18 @@ def test_the_first_quickstart_runs_in_its_append_form(
     registry = load_module("readme_quickstart")
     result = registry.pipeline("sync_customers").handle.sync()
     assert (result.status, result.rows_inserted) == ("succeeded", 3)
+    with psycopg.connect(pg_database, autocommit=True) as connection:
+        connection.execute(
+            "UPDATE raw.customers SET email = 'NEW@example.com', updated_at = now() WHERE name = 'Ada'"
+        )
+    assert registry.pipeline("sync_customers").handle.sync().status == "succeeded"
     with psycopg.connect(pg_database) as connection:
         rows = connection.execute(
-            "SELECT customer_id, email, name FROM analytics.customer_dim ORDER BY 1"
+            "SELECT customer_id, email, name FROM analytics.customer_dim ORDER BY 1, 2"
         ).fetchall()
-    assert rows == [(1, "ada@example.com", "Ada"), (2, None, "Nobody"), (3, None, None)]
+    assert rows == [
+        (1, "ada@example.com", "Ada"),
+        (1, "new@example.com", "Ada"),
+        (2, None, "Nobody"),
+        (3, None, None),
+    ]

@@ -17,6 +17,7 @@ SlotStatus = Literal["waiting", "claimed", "succeeded", "gave_up", "skipped"]
 UNENDED: tuple[SlotStatus, ...] = ("waiting", "claimed")
 UNSUCCESSFUL: tuple[SlotStatus, ...] = ("gave_up", "skipped")
 ENDED: tuple[SlotStatus, ...] = ("succeeded", *UNSUCCESSFUL)
+LONGEST_LEASE = dt.timedelta(minutes=10)  # schedulers take theirs for one minute
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,11 @@ class SlotStore(ABC):
 
     @abstractmethod
     def lease(self, name: str, holder: str, seconds: float) -> Lease | None:
-        """Take or prolong a lease; None while another holds it."""
+        """Take or prolong a lease; None while another holds it.
+
+        A lease that ends later than ``LONGEST_LEASE`` from now counts as ended: it was taken while a clock
+        was ahead.
+        """
 
     @abstractmethod
     def release(self, lease: Lease) -> None: ...

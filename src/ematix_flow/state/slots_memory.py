@@ -8,7 +8,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ematix_flow.state.records import utc_now
-from ematix_flow.state.slots import ENDED, UNSUCCESSFUL, Claim, Lease, Slot, SlotRecord, SlotStatus, SlotStore
+from ematix_flow.state.slots import (
+    ENDED,
+    LONGEST_LEASE,
+    UNSUCCESSFUL,
+    Claim,
+    Lease,
+    Slot,
+    SlotRecord,
+    SlotStatus,
+    SlotStore,
+)
 
 
 class MemorySlots(SlotStore):
@@ -156,8 +166,7 @@ class MemorySlots(SlotStore):
             now = self._clock()
             until = now + dt.timedelta(seconds=seconds)
             held = self._leases.get(name)
-            ahead = until + 10 * (until - now)  # no lease lasts so long: a clock was ahead when it was taken
-            if held is not None and held[0].holder != holder and now < held[1] <= ahead:
+            if held is not None and held[0].holder != holder and now < held[1] <= now + LONGEST_LEASE:
                 return None
             same = held is not None and held[0].holder == holder and held[1] > now
             lease = (

@@ -18,6 +18,7 @@ from ematix_flow.state.records import shown_text, utc_now
 from ematix_flow.state.runlog_tables import SLOTS_SINCE, empty_tables, prepare
 from ematix_flow.state.slots import (
     ENDED,
+    LONGEST_LEASE,
     UNENDED,
     UNSUCCESSFUL,
     Claim,
@@ -279,7 +280,7 @@ class SqlSlots(SlotStore):
                 row = {"name": name, "holder": holder, "fence": 1, "expires_at": until}
                 made = connection.execute(self._insert_new(leases).values(row)).rowcount == 1
                 return Lease(name, holder, 1) if made else None
-            ahead = until + 10 * (until - now)  # no lease lasts so long: a clock was ahead when it was taken
+            ahead = now + LONGEST_LEASE
             if now < held.expires_at <= ahead and held.holder != holder:
                 return None
             same = held.holder == holder and held.expires_at > now
