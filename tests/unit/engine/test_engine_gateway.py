@@ -31,6 +31,12 @@ sys.stdin.read()
 """
 
 
+@pytest.fixture(autouse=True)
+def no_java_process_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What these tests start is no Java process that a later error may name."""
+    monkeypatch.setattr(gateway, "_last", None)
+
+
 def start(program: str, tmp_path: Path) -> JavaProcess:
     return start_java([sys.executable, "-c", program], os.environ, tmp_path / "spark.log", tmp_path)
 
