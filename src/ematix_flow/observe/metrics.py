@@ -204,7 +204,9 @@ class _Printed(CountingObserver):
 
 def _is_noise(sample: str) -> bool:
     """Parts of a histogram, and what changes with every look of a scheduler."""
-    return sample.endswith("_bucket") or "_scheduler_tick" in sample or "_last_tick" in sample
+    return sample.endswith("_bucket") or any(
+        each in sample for each in ("_scheduler_tick", "_last_tick", "_oldest_due_seconds")
+    )
 
 
 def _line(key: tuple[str, tuple[tuple[str, str], ...]], value: float) -> str:

@@ -47,6 +47,8 @@ class Tick:
     taken_over: int = 0  # slots whose run was not heard of any more
     attempts: Mapping[str, int] = field(default_factory=dict)  # of each scheduled pipeline, at most
     promised: Mapping[str, float] = field(default_factory=dict)  # seconds, of those with a freshness_sla
+    due: int | None = 0  # slots that are due and were not started; None when that is not known
+    oldest_due_seconds: float = 0.0  # how long ago the oldest of them fired
 
 
 @dataclass(frozen=True)

@@ -220,6 +220,15 @@ class _SchedulerNumbers:
             registry=registry,
             buckets=_LAG_SECONDS,
         )
+        self._due = Gauge(
+            f"{prefix}_due_slots", "Slots that are due and wait to be started.", registry=registry
+        )
+        self._oldest_due = Gauge(
+            f"{prefix}_oldest_due_seconds",
+            "How long ago the oldest slot fired that is due and waits; 0 when none does.",
+            unit="seconds",
+            registry=registry,
+        )
 
     def ticked(self, tick: Tick, now: float) -> None:
         self._ticks.labels("failed" if tick.failed else "ok" if tick.leads else "idle").inc()
@@ -234,6 +243,9 @@ class _SchedulerNumbers:
         self._claims.labels("taken_over").inc(tick.taken_over)
         for late in tick.lags:
             self._lag.observe(max(late, 0.0))
+        if tick.due is not None:
+            self._due.set(tick.due)
+            self._oldest_due.set(tick.oldest_due_seconds)
 
 
 def _gave_up(record: RunRecord, ending: Ending) -> bool:

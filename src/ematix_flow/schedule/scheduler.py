@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from ematix_flow.errors import FlowError
 from ematix_flow.observe.observer import Tick
+from ematix_flow.schedule.backlog import NO_BACKLOG, Backlog, backlog
 from ematix_flow.schedule.due import Agenda
 from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor
 from ematix_flow.schedule.run_due import Runner, SlotOutcome
@@ -58,6 +59,7 @@ class Scheduler:
         self._promised = {spec.name: spec.freshness_seconds for spec in specs if spec.freshness_seconds}
         self._refused = self._taken_over = 0
         self._lags: list[float] = []
+        self._backlog: Backlog | None = None
 
     def run(self, looks: int | None = None) -> None:
         """Until it is stopped, or for so many looks. One that fails is told, and the next one comes.
@@ -89,6 +91,7 @@ class Scheduler:
         """One look, whatever becomes of it, told to who watches."""
         began, self._lags = time.monotonic(), []
         self._refused = self._taken_over = 0
+        self._backlog = None
         started = self._guarded("a look at the schedules failed", self.tick)
         self.runner.observers.ticked(
             Tick(
@@ -101,6 +104,8 @@ class Scheduler:
                 self._taken_over,
                 self._attempts,
                 self._promised,
+                due=None if self._backlog is None else self._backlog.slots,
+                oldest_due_seconds=0.0 if self._backlog is None else self._backlog.seconds,
             )
         )
 
@@ -112,7 +117,10 @@ class Scheduler:
             self._leads = self._lease is not None
             _log.info("this scheduler %s", "leads" if self._leads else "waits: another one leads")
         self.look_after()
-        return [] if self._lease is None else self._start_due(store)
+        if self._lease is None:
+            self._backlog = NO_BACKLOG  # the one that leads knows it
+            return []
+        return self._start_due(store)
 
     def look_after(self) -> None:
         """Keep the claims of runs that have not begun, and let go of those whose runs died."""
@@ -127,8 +135,10 @@ class Scheduler:
         due = self.runner.look(self.agenda)
         started: list[Claim] = []
         if not due:
+            self._backlog = NO_BACKLOG
             return started
         now, unended = store.now(), _Unended(store.unended())
+        left = {record.slot: record for record in due}
         for record in due:
             if unended.is_running(record.slot.pipeline, now):
                 continue  # a pipeline runs one slot at a time
@@ -139,16 +149,21 @@ class Scheduler:
             if isinstance(found, SlotOutcome):
                 if found.status in ENDED:
                     unended.drop(found.slot)
+                    del left[found.slot]
                     became = f"{found.status.replace('_', ' ')}: {found.reason}"
                     level = logging.INFO if found.status == "succeeded" else logging.WARNING
                     _log.log(level, "%s of %s %s", found.slot.pipeline, found.slot.at.isoformat(), became)
                 continue
             unended.hold(record)  # also where another has it, or its run is refused: newer ones wait
-            if found is not None and self._start(found):
+            if found is None:
+                del left[record.slot]
+            elif self._start(found):
                 started.append(found)
+                del left[record.slot]
                 self._taken_over += int(record.status == "claimed")
                 if found.fence == 1:
                     self._lags.append((now - found.slot.at).total_seconds())
+        self._backlog = backlog(left.values(), now)
         return started
 
     def _start(self, claim: Claim) -> bool:

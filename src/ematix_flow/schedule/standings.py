@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ematix_flow.graph.registry import Registry
+from ematix_flow.schedule.backlog import NO_BACKLOG, Backlog, backlog
 from ematix_flow.schedule.due import is_before
 from ematix_flow.schedule.endings import LOOKED_BACK, has_ended, last_ends, was_locked
 from ematix_flow.schedule.gates import is_unmended, shown
@@ -29,7 +30,8 @@ class Standing:
 
     ``slot`` is the one that waits or runs, or else the last one, if it was given up or skipped and nothing
     has succeeded since. ``unseen`` is a fire that nobody has looked at for long, though others were.
-    ``ahead`` is a slot later than now, which a clock ahead of time has opened.
+    ``ahead`` is a slot later than now, which a clock ahead of time has opened. ``backlog`` are the slots that
+    are due and wait.
     """
 
     spec: PipelineSpec
@@ -39,6 +41,7 @@ class Standing:
     due: dt.datetime | None
     unseen: dt.datetime | None = None
     ahead: dt.datetime | None = None
+    backlog: Backlog = NO_BACKLOG
 
     @property
     def why(self) -> str:
@@ -73,6 +76,9 @@ class Standing:
             "next_due": self.due.isoformat() if self.due else None,
             "slot_ahead": self.ahead.isoformat() if self.ahead else None,
             "unseen_since": self.unseen.isoformat() if self.unseen else None,
+            "due_slots": self.backlog.slots,
+            "oldest_due": self.backlog.oldest.isoformat() if self.backlog.oldest else None,
+            "behind_seconds": self.backlog.seconds,
         }
 
 
@@ -120,8 +126,11 @@ def standings(
     names = [name for name in registry.pipelines if only is None or name in only]
     records = run_log.newest(names, LOOKED_BACK)
     unended: dict[str, SlotRecord] = {}
+    due: dict[str, list[SlotRecord]] = {}
     for record in store.unended(names):
         unended.setdefault(record.slot.pipeline, record)
+        if record.is_due(now):
+            due.setdefault(record.slot.pipeline, []).append(record)
     newest, ahead = store.newest(names), dict[str, dt.datetime]()
     for name, record in list(newest.items()):
         if record.slot.at > now:
@@ -135,7 +144,10 @@ def standings(
         _standing(registry.pipelines[name].spec, records.get(name, ()), unended, newest, now)
         for name in names
     ]
-    return [replace(each, ahead=ahead.get(each.spec.name)) for each in found]
+    return [
+        replace(each, ahead=ahead.get(each.spec.name), backlog=backlog(due.get(each.spec.name, ()), now))
+        for each in found
+    ]
 
 
 def _standing(

@@ -35,12 +35,13 @@ class Notes(Executor):
         self.sight = Sight()
         self.refuses: Exception | None = None
         self.closed: list[str] = []
+        self.places: int | None = None
 
     def check(self, run_log: str, engine: str | None = None) -> None:
         pass
 
     def room(self) -> int | None:
-        return None
+        return None if self.places is None else self.places - len(self.jobs)
 
     def dispatch(self, job: Dispatch) -> None:
         if self.refuses is not None:
@@ -432,3 +433,40 @@ def test_a_fire_that_was_missed_is_counted_once_whoever_looks(desk: Desk) -> Non
     watching.close()
     assert desk.started() == []
     assert counting.metrics.value("pipeline_slots_total", pipeline="orders", outcome="missed") == 1
+
+
+def test_what_is_due_and_finds_no_room_is_told_with_how_far_behind_it_is(desk: Desk) -> None:
+    for number in range(3):
+        desk.declare(f"p{number}")
+    desk.declare("after", depends_on=["p2"])
+    for name in ("p0", "p1", "p2", "after"):
+        desk.open(name)
+    desk.open("p0", 30)
+    desk.executor.places = 1
+    counting = CountingObserver("here", NullRunLog("none", ConfigError("there is none")))
+    scheduler = desk.scheduler()
+
+    def numbers() -> tuple[float | None, float | None]:
+        observers = Observers([counting])
+        scheduler.runner = replace(scheduler.runner, observers=observers)
+        scheduler.poll_seconds = 0.0
+        scheduler.run(looks=1)
+        observers.close()
+        prefix = "ematix_flow_scheduler"
+        value = counting.metrics.value
+        return value(f"{prefix}_due_slots"), value(f"{prefix}_oldest_due_seconds")
+
+    assert numbers() == (4, 3600)
+    desk.clock.pass_(200)
+    assert numbers() == (4, 3800)  # one runs, and there is no room
+    desk.executor.places = 10
+    assert numbers() == (2, 3800)  # p0 of the half hour waits for the one that runs, after for p2
+    desk.executor.watch = broken  # type: ignore[method-assign]
+    assert numbers() == (2, 3800)  # a look that failed knows no better
+    desk.executor.watch = Sight  # type: ignore[method-assign]
+    desk.store.lease("scheduler", "another", 60)
+    assert numbers() == (0, 0)  # the one that leads tells it
+
+
+def broken() -> Sight:
+    raise ConfigError("the executor does not answer")

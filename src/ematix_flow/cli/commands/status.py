@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ematix_flow.cli.group import new_app
-from ematix_flow.cli.moments import local, until, zone_name
+from ematix_flow.cli.moments import local, took, until, zone_name
 from ematix_flow.cli.options import (
     ExcludeOption,
     ModuleOption,
@@ -62,6 +62,9 @@ def status(
     if workflows:
         write_text("")
         _write_workflows(workflows, now)
+    if told := _told_backlog(pipelines):
+        write_text("")
+        write_text(told)
 
 
 def _nothing_to_show(streams: int) -> str:
@@ -140,6 +143,20 @@ def _retry(standing: Standing, now: dt.datetime) -> str:
     if slot.reason and not slot.failures:
         when = "waits"  # for an upstream, a lock or a place to run
     return f"{slot.failures}/{allowed}, {when}"
+
+
+def _told_backlog(standings: Sequence[Standing]) -> str:
+    """How many slots are due and wait, and which is the most behind; empty when none waits."""
+    behind = [each for each in standings if each.backlog.slots]
+    if not behind:
+        return ""
+    number = sum(each.backlog.slots for each in behind)
+    worst = max(behind, key=lambda each: each.backlog.seconds)
+    age = took(dt.timedelta(seconds=worst.backlog.seconds))
+    oldest = f"{worst.spec.name} of {local(worst.backlog.oldest)} {zone_name()}"
+    if number == 1:
+        return f"backlog: 1 slot is due and waits: {oldest}, {age} behind"
+    return f"backlog: {number:,} slots are due and wait; the oldest is {oldest}, {age} behind"
 
 
 def _next(due: dt.datetime | None, now: dt.datetime) -> str:

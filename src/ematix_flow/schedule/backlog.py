@@ -1,0 +1,30 @@
+"""The backlog: slots that are due and wait to be run, and how far behind that leaves them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ematix_flow.state.slots import SlotRecord
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """How many slots are due and wait, when the oldest of them fired, and how many seconds ago that was."""
+
+    slots: int = 0
+    oldest: dt.datetime | None = None
+    seconds: float = 0.0
+
+
+NO_BACKLOG = Backlog()
+
+
+def backlog(due: Iterable[SlotRecord], now: dt.datetime) -> Backlog:
+    """Of slots that are due now. One that a clock ahead of time has opened is not behind."""
+    fired = [record.slot.at for record in due if record.slot.at <= now]
+    if not fired:
+        return NO_BACKLOG
+    oldest = min(fired)
+    return Backlog(len(fired), oldest, (now - oldest).total_seconds())
