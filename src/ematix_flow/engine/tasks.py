@@ -7,6 +7,7 @@ attempt whose answer never arrived is never applied.
 from __future__ import annotations
 
 import json
+import re
 import struct
 import uuid
 from abc import ABC, abstractmethod
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ANSWER = "answer string"
-
+_PLAIN_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 ArrowFunction = Callable[[Iterable["pa.RecordBatch"]], Iterable["pa.RecordBatch"]]
 
@@ -91,7 +92,7 @@ def stage_frame(
     frame: DataFrame, staging: Staging, table: TableSpec, progress: str
 ) -> tuple[StagedPart, ...]:
     """One task a partition of a DataFrame."""
-    return _parts(frame.mapInArrow(_stage_task(staging, table, progress), ANSWER).collect())
+    return _parts(map_in_arrow(frame, _stage_task(staging, table, progress), ANSWER).collect())
 
 
 def read_splits(
@@ -102,11 +103,27 @@ def read_splits(
     return numbers.mapInArrow(_read_task(list(splits), wanted), schema_ddl)
 
 
+def map_in_arrow(frame: DataFrame, task: ArrowFunction, ddl: str) -> DataFrame:
+    """What a task makes of a frame, whatever its columns are called.
+
+    PySpark asks a frame for each of its columns by the bare name: a dot or a backtick there fails, and
+    ``*`` means all columns. Such a frame goes to the tasks with numbers for names.
+    """
+    names = frame.columns
+    if all(_PLAIN_NAME.fullmatch(name) for name in names):
+        return frame.mapInArrow(task, ddl)
+
+    def named(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from task(batch.rename_columns(names) for batch in batches)
+
+    return frame.toDF(*(f"c{number}" for number in range(len(names)))).mapInArrow(named, ddl)
+
+
 def answers(rows: DataFrame | Mapped | Sequence[pa.RecordBatch], task: ArrowFunction) -> list[str]:
     """What a task answers for each partition of a frame; what is in this process already is one partition."""
     if isinstance(rows, Sequence):
         return [text for batch in task(rows) for text in batch.column(0).to_pylist()]
-    mapped = rows.map(task, ANSWER) if isinstance(rows, Mapped) else rows.mapInArrow(task, ANSWER)
+    mapped = rows.map(task, ANSWER) if isinstance(rows, Mapped) else map_in_arrow(rows, task, ANSWER)
     return [row["answer"] for row in mapped.collect()]
 
 

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.files import CsvReading
 from ematix_flow.spec.pipelines import FileOptions
-from ematix_flow.spec.tables import ColumnSpec
+from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 
 if TYPE_CHECKING:
@@ -94,6 +95,18 @@ class FileLayout:
             csv=CsvDialect(**value["csv"]) if value["csv"] else CsvDialect(),
             compression=value["compression"] or DEFAULT_COMPRESSION,
         )
+
+
+def require_names(table: TableSpec, format: str) -> None:
+    """Refuse names that readers of a format lose: those of ORC in Java end a name at a backtick."""
+    for name in table.column_names:
+        if format == "orc" and "`" in name:
+            raise SchemaMismatch(
+                f"the name {name!r} in {table.label} holds a backtick, at which readers of ORC end a name",
+                where=table.where,
+                state="nothing was touched",
+                next_step="choose another name, or another format of files",
+            )
 
 
 def merged_columns(there: Sequence[ColumnSpec], declared: Sequence[ColumnSpec]) -> tuple[ColumnSpec, ...]:

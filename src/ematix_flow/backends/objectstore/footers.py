@@ -200,7 +200,8 @@ def _orc(stream: BinaryIO) -> Footer:
         stored = _orc_type(field.type)
         problem = "" if stored is not None else f"{field.type} in ORC"
         columns.append(FileColumn(field.name, stored if stored is not None else pa.null(), problem))
-    return Footer(_shared(tuple(columns)), "tz=" in str(schema))  # moments, which Spark's reader refuses
+    # Spark's reader refuses moments, and takes a backtick for the end of a name: a`b would be a, or null
+    return Footer(_shared(tuple(columns)), "tz=" in str(schema) or "`" in str(schema))
 
 
 def _orc_type(of: pa.DataType) -> pa.DataType | None:

@@ -21,6 +21,7 @@ from ematix_flow.backends.base import (
     TablePlan,
     Target,
 )
+from ematix_flow.backends.objectstore.filelayout import require_names
 from ematix_flow.backends.objectstore.homes import FilesRoot
 from ematix_flow.backends.objectstore.loading import FilesLoad
 from ematix_flow.backends.objectstore.localroot import LocalRoot
@@ -57,6 +58,7 @@ class FilesTarget(Target):
     def plan_table(
         self, table: TableSpec, live: LiveTable | None, matching: Matching | None = None
     ) -> TablePlan:
+        require_names(table, self._format)
         return self._tables.plan(table, live)
 
     def change_table(self, table: TableSpec, plan: TablePlan) -> None:

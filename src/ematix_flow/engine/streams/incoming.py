@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ematix_flow.backends.base import Split
 from ematix_flow.backends.streams import MESSAGE_DDL
 from ematix_flow.engine.streams.few import BYTES, ROWS, Messages, few
-from ematix_flow.engine.tasks import ArrowFunction, Mapped
+from ematix_flow.engine.tasks import ArrowFunction, Mapped, map_in_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,7 @@ class Incoming(Mapped):
     _taken: list[Messages | None] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def map(self, task: ArrowFunction, ddl: str) -> DataFrame:
-        return self.frame.mapInArrow(task, ddl)
+        return map_in_arrow(self.frame, task, ddl)
 
     def few(self) -> Messages | None:
         """The messages, in this process; None when they are too many or too large. Read once."""
