@@ -281,4 +281,4 @@ def test_a_writer_that_commits_meanwhile_is_a_conflict_and_nothing_is_done(
     assert len(failed) == 1
     assert format.is_conflict(failed[0])
     assert lake.rows(PEOPLE) == people("Zoe")
-    assert not format.has_commit(spark, PEOPLE, "token")
+    assert not format.has_commit(lambda: spark, PEOPLE, "token")

@@ -6,6 +6,7 @@ for real, Spark and all, leaves the same is proven on a few.
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import signal
 import subprocess
@@ -18,10 +19,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ematix_flow import faults
-from tests.fault.databases import file_database
-from tests.fault.forked_runs import run_here
+from ematix_flow.graph.registry import Registry, use_registry
+from ematix_flow.schedule.run import RunContext
+from ematix_flow.schedule.run_due import Runner, SlotOutcome, no_spark
+from ematix_flow.schedule.slots import DEATHS, LOADED
+from ematix_flow.state.runlog import open_run_log, project_run_log
+from ematix_flow.state.slots import Slot
+from ematix_flow.state.slots_memory import MemorySlots
+from tests.fault.databases import Database, file_database
+from tests.fault.forked_runs import MODULE, run_here
 from tests.fault.histories import BY_NAME, LOADS, History, LoadKind
-from tests.fault.lake_tables import DeltaFolder, IcebergFolder
+from tests.fault.lake_tables import DeltaFolder, IcebergFolder, LocalFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +55,7 @@ RUN = (
 
 def lake_history(kind: str, load: LoadKind, folder: Path) -> History:
     lake = str(folder / "lake")
-    target = DeltaFolder(where=lake) if kind == "delta" else IcebergFolder(where=lake)
+    target: Database = {"delta": DeltaFolder, "iceberg": IcebergFolder, "files": LocalFiles}[kind](where=lake)
     history = History(load, file_database("sqlite", folder, "source"), target)
     history.write_module(folder)
     history.create()
@@ -108,6 +116,37 @@ def test_a_lake_load_that_dies_at_any_point_loses_and_doubles_nothing(
     history = lake_history(kind, load, tmp_path)
     for number in range(2):
         crash(history, tmp_path, number, spark, point)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "files"])
+def test_a_slot_whose_last_attempt_died_after_its_commit_has_succeeded_with_its_counts(
+    tmp_path: Path, spark: SparkSession, kind: str
+) -> None:
+    """The scheduler finds that out from the journal or the log of the table, and starts no engine for it."""
+    history = lake_history(kind, BY_NAME["append_all"], tmp_path)
+    history.advance(0)
+    at = history.slot(0)
+    assert at is not None
+    slot, store = Slot("load", dt.datetime.fromisoformat(at)), MemorySlots()
+    store.open([slot])
+    for _ in range(DEATHS):
+        seen = store.get(slot)
+        assert seen is not None
+        claim = store.claim(seen, "a run that dies", 0.0)
+        assert claim is not None and store.begin(claim, 0.0)
+    with pytest.raises(faults.InjectedCrash), faults.inject("apply.after_commit", "crash"):
+        run_here(tmp_path, at, spark=spark)
+    died = store.get(slot)
+    assert died is not None
+    with open_run_log(project_run_log(os.environ), env=os.environ) as log, use_registry(Registry()) as here:
+        exec(compile((tmp_path / f"{MODULE}.py").read_text(), MODULE, "exec"), {"__name__": MODULE})
+        found = Runner(here, store, log, lambda _: RunContext(log, no_spark)).pick(died)
+        newest = log.list("load")[0]
+    ended = store.get(slot)
+    assert isinstance(found, SlotOutcome) and (found.status, found.reason) == ("succeeded", LOADED)
+    assert ended is not None and ended.status == "succeeded"
+    loaded = len(history.must_hold(0))
+    assert (newest.status, newest.rows_read, newest.rows_inserted) == ("succeeded", loaded, loaded)
 
 
 # ------------------------------------------------------------------ processes that are killed

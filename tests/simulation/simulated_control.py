@@ -342,10 +342,10 @@ class World:
     def _long(self) -> float:
         return self.chance.uniform(1, 20) if self.chance.random() < 0.9 else self.chance.uniform(20, 90)
 
-    def is_done(self, spec: PipelineSpec, at: dt.datetime, target: Any, run_log: Any) -> bool:
+    def is_done(self, spec: PipelineSpec, at: dt.datetime, target: Any, run_log: Any) -> bool | None:
         """The real one, and whether it could ask."""
         done = slot_is_done(spec, at, target, run_log)
-        self.counts["found done"] += done
+        self.counts["found done"] += bool(done)
         if target.is_away:
             self.unasked.add(Slot(spec.name, at))
         return done

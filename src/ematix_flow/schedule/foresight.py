@@ -85,7 +85,7 @@ class _Rehearsal:
         if found.verdict == "wait":
             return Foreseen(slot, "wait", found.reason)
 
-        def is_done() -> bool:
+        def is_done() -> bool | None:
             world = open_world(no_spark)
             return slot_is_done(spec, slot.at, world, self.runner.run_log, only_asked=True)
 

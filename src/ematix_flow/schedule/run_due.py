@@ -240,7 +240,7 @@ class Runner:
             context = self.context(slot)
             errors.append(record_unstarted(spec, context, died, attempts=made, fence=claim.fence))
 
-        def is_done() -> bool:
+        def is_done() -> bool | None:
             with use_registry(self.registry):  # it may know its connections by name
                 return slot_is_done(spec, slot.at, open_world(no_spark), self.run_log)
 

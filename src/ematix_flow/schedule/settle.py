@@ -170,18 +170,17 @@ def load_of_slot(spec: PipelineSpec, slot: dt.datetime, world: World, run_log: R
 
 def slot_is_done(
     spec: PipelineSpec, slot: dt.datetime, world: World, run_log: RunLog, *, only_asked: bool = False
-) -> bool:
+) -> bool | None:
     """Whether a slot of which no run has said how it ended is done; if so, its runs are recorded so.
 
-    When it is ``only_asked``, nothing is recorded. False also where a ledger cannot be asked: then the slot
-    ends as if there were none.
+    When it is ``only_asked``, nothing is recorded. None where a ledger cannot be asked.
     """
     try:
         done = load_of_slot(spec, slot, world, run_log).done
     except Exception as error:  # whatever a driver raises: the slot has to end
         told = error.what if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
         _log.warning("whether %s of %s is loaded could not be asked: %s", spec.name, slot, told)
-        return False
+        return None
     if only_asked:
         return done
     try:

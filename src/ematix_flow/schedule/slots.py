@@ -140,18 +140,23 @@ def take(
     seconds: float,
     policy: RetryPolicy,
     tell: Callable[[Claim, Ended], None] = lambda claim, ended: None,
-    is_done: Callable[[], bool] = lambda: False,
+    is_done: Callable[[], bool | None] = lambda: False,
 ) -> Claim | Ended | None:
     """Claim a slot; None when another was faster. One whose attempts die again and again is ended.
 
-    It has succeeded when one of them had come so far that it ``is_done``. That it is given up is told
-    first: who dies in between tells it twice, and never not at all.
+    It has succeeded when one of them had come so far that it ``is_done``. Where nobody can say (None), it is
+    tried once more: a run asks the ledger as well, and better. That it is given up is told first: who dies
+    in between tells it twice, and never not at all.
     """
     claim = store.claim(seen, holder, seconds)
     if claim is None:
         return None
-    if claim.deaths >= max(DEATHS, policy.max_attempts):
-        if is_done():
+    most = max(DEATHS, policy.max_attempts)
+    if claim.deaths >= most:
+        done = is_done()
+        if done is None and claim.deaths == most:
+            return claim
+        if done:
             return Ended(True, LOADED) if store.end(claim, "succeeded", LOADED) else None
         last = f"; what was heard last: {seen.reason}" if seen.reason else ""
         reason = f"{claim.deaths} attempts ended without a word{last}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -65,7 +65,7 @@ class DeltaFormat(LakeFormat):
     def named(self, name: Name) -> str:
         return f"delta.{self._dialect.quote(self._store.uri(DeltaTables(self._store).folder(name)))}"
 
-    def folder(self, spark: SparkSession, table: TableSpec) -> tuple[Store, str]:
+    def folder(self, table: TableSpec) -> tuple[Store, str]:
         return self._store, "/".join(table_folder(table))
 
     def _uri(self, table: TableSpec) -> str:
@@ -182,14 +182,14 @@ class DeltaFormat(LakeFormat):
         finally:
             spark.catalog.dropTempView(view)
 
-    def has_commit(self, spark: SparkSession, table: TableSpec, token: str) -> bool:
+    def has_commit(self, spark: Callable[[], SparkSession], table: TableSpec, token: str) -> bool:
         folder, versions = "/".join(table_folder(table)), self._versions(table)
         for version in reversed(versions[-_LOOKED_AT:]):
             if token in self._store.read(f"{folder}/{LOG}/{version:020d}.json").split("\n", 1)[0]:
                 return True
         if len(versions) <= _LOOKED_AT:
             return False
-        history = spark.sql(f"DESCRIBE HISTORY {self._dialect.render(self.table(table))}")
+        history = spark().sql(f"DESCRIBE HISTORY {self._dialect.render(self.table(table))}")
         return history.where(history["userMetadata"] == token).limit(1).count() > 0
 
     def newest_load(self, spark: SparkSession, table: TableSpec) -> int:

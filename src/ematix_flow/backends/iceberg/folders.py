@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 from ematix_flow.backends.stores.base import Store
 
 METADATA = "metadata"
+_VERSION = re.compile(r"v(\d+)(\..*)?\.metadata\.json")
 
 
 def is_table(store: Store, folder: str) -> bool:
@@ -17,3 +21,22 @@ def is_table(store: Store, folder: str) -> bool:
 
 def _has_metadata(store: Store, folder: str) -> bool:
     return any(name.endswith(".metadata.json") for name in store.names(f"{folder}/{METADATA}"))
+
+
+def snapshot_summaries(store: Store, folder: str) -> list[dict[str, str]] | None:
+    """What each snapshot of the newest version says of itself; none where there is no table.
+
+    None when a file alone does not tell: it is compressed, or a newer version took its place meanwhile.
+    """
+    found = (_VERSION.fullmatch(name) for name in store.names(f"{folder}/{METADATA}"))
+    versions = {int(match[1]): match for match in found if match}
+    if not versions:
+        return []
+    newest = versions[max(versions)]
+    if newest[2]:
+        return None
+    try:
+        metadata = json.loads(store.read(f"{folder}/{METADATA}/{newest[0]}"))
+    except FileNotFoundError:
+        return None
+    return [snapshot.get("summary", {}) for snapshot in metadata.get("snapshots", ())]

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from ematix_flow.backends.iceberg.dialect import IcebergDialect
-from ematix_flow.backends.iceberg.folders import METADATA, is_table
+from ematix_flow.backends.iceberg.folders import METADATA, is_table, snapshot_summaries
 from ematix_flow.backends.iceberg.names import Namespaces, Path
 from ematix_flow.backends.iceberg.tables import CatalogTables
 from ematix_flow.backends.iceberg.upkeep import IcebergUpkeep
@@ -85,7 +85,7 @@ class IcebergFormat(LakeFormat):
             shown = ".".join(name)
             raise SourceFailed(f"{shown!r} cannot be the name of an Iceberg table: {error}") from error
 
-    def folder(self, spark: SparkSession, table: TableSpec) -> tuple[Store, str]:
+    def folder(self, table: TableSpec) -> tuple[Store, str]:
         path = self.path(table)
         if self._journals is None:
             return self._store, "/".join(path)
@@ -187,10 +187,14 @@ class IcebergFormat(LakeFormat):
         finally:
             spark.catalog.dropTempView(view)
 
-    def has_commit(self, spark: SparkSession, table: TableSpec, token: str) -> bool:
-        if self.snapshot(spark, table) is None:
+    def has_commit(self, spark: Callable[[], SparkSession], table: TableSpec, token: str) -> bool:
+        if self._warehouse is not None:
+            summaries = snapshot_summaries(self._warehouse, "/".join(self.path(table)))
+            if summaries is not None:
+                return any(summary.get(_TOKEN) == token for summary in summaries)
+        if self.snapshot(spark(), table) is None:
             return False
-        snapshots = spark.table(f"{self._name(table)}.snapshots")
+        snapshots = spark().table(f"{self._name(table)}.snapshots")
         return snapshots.where(snapshots["summary"][_TOKEN] == token).limit(1).count() > 0
 
     def newest_load(self, spark: SparkSession, table: TableSpec) -> int:

@@ -249,13 +249,13 @@ class LakeLoad:
                 spark, table, self._load.partition_by, conformed(spark, rows, table), commit
             )
         except Exception as error:
-            if format.is_current(spark, table, None) or format.has_commit(spark, table, commit.token):
+            if format.is_current(spark, table, None) or format.has_commit(lambda: spark, table, commit.token):
                 raise
             raise ChangedMeanwhile from error  # another writer made the table meanwhile
 
     def _require_commit(self, commit: Commit) -> None:
         """A format that knows the number already takes a commit for a repetition, and leaves it out."""
-        if not self._format.has_commit(self._spark, self._wanted, commit.token):
+        if not self._format.has_commit(lambda: self._spark, self._wanted, commit.token):
             raise _forgotten(self._load, self._journal, commit.number)
 
     def _inserted(self, changes: Changes) -> DataFrame:

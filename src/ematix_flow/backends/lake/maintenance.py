@@ -44,7 +44,7 @@ class Maintenance:
         self._require_columns()
         beside = self._beside()
         self._require_kept_long_enough([self.table, *beside])
-        store, folder = self.format.folder(self.spark, self.table)
+        store, folder = self.format.folder(self.table)
         if self.upkeep.dry_run:
             journal = self.journal()
             compacted = [self._compact(self.table), *[self._compact(spec) for spec in beside]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,7 @@ class ChangedMeanwhile(Exception):
 
 
 class LakeFormat(ABC):
-    """One table format under one connection. Every method takes the session it works in."""
+    """One table format under one connection. A method that needs Spark takes the session it works in."""
 
     name: str  # as a person knows it
     levels = "."  # between the parts of a schema that has several
@@ -58,7 +58,7 @@ class LakeFormat(ABC):
         """How SQL names the table that a user's statement calls so. SourceFailed when there is none."""
 
     @abstractmethod
-    def folder(self, spark: SparkSession, table: TableSpec) -> tuple[Store, str]:
+    def folder(self, table: TableSpec) -> tuple[Store, str]:
         """Where the table lies, also before it is there: a store and the folder in it."""
 
     def require_separate(self, table: TableSpec) -> None:
@@ -117,8 +117,8 @@ class LakeFormat(ABC):
         """Carry out the changes in one commit."""
 
     @abstractmethod
-    def has_commit(self, spark: SparkSession, table: TableSpec, token: str) -> bool:
-        """Whether one of the table's commits carries the token."""
+    def has_commit(self, spark: Callable[[], SparkSession], table: TableSpec, token: str) -> bool:
+        """Whether one of the table's commits carries the token. ``spark`` is asked where no file tells."""
 
     @abstractmethod
     def newest_load(self, spark: SparkSession, table: TableSpec) -> int:

@@ -241,9 +241,10 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
 
     def _journal(self, table: TableSpec) -> Journal:
         with self._told(f"reading the journal of {table.label}"):
-            spark = self.spark()
-            store, folder = self._format.folder(spark, table)
-            return open_journal(store, folder, lambda token: self._format.has_commit(spark, table, token))
+            store, folder = self._format.folder(table)
+            return open_journal(
+                store, folder, lambda token: self._format.has_commit(self.spark, table, token)
+            )
 
     def _note_of(self, pipeline: str, target: str) -> str:
         return f".ematix_flow/targets/{distinct_name(pipeline, target)}"
@@ -304,7 +305,7 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
 
     def _apply(self, load: Load, rows: StagedRows) -> Applied:
         spark = self.spark()
-        store, folder = self._format.folder(spark, load.table)
+        store, folder = self._format.folder(load.table)
         with store.table_lock(folder):
             faults.point("apply.began")
             journal = self._journal(load.table)
@@ -373,15 +374,15 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
         with self._told("the statement"):
             spark = self.spark()
             statement = place_statement(sql, self._format.named)
-            with self._kept_from_loads(spark, statement.written):
+            with self._kept_from_loads(statement.written):
                 answer = spark.sql(statement.sql).collect()
         counted = [row.asDict().get("num_affected_rows") for row in answer]
         return int(counted[0] or 0) if counted else 0
 
     @contextmanager
-    def _kept_from_loads(self, spark: SparkSession, name: Name) -> Iterator[None]:
+    def _kept_from_loads(self, name: Name) -> Iterator[None]:
         schema = self._format.levels.join(name[:-1]) or None
-        store, folder = self._format.folder(spark, TableSpec(schema, name[-1], _NO_COLUMNS))
+        store, folder = self._format.folder(TableSpec(schema, name[-1], _NO_COLUMNS))
         with store.table_lock(folder):
             yield
 
