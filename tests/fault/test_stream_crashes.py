@@ -86,6 +86,42 @@ def test_of_two_targets_each_gets_the_batch_once_when_the_stream_dies_between_th
         assert database.execute("SELECT count(*), count(DISTINCT id) FROM events").fetchall() == [(10, 10)]
 
 
+@pytest.mark.parametrize(
+    ("point", "committed"),
+    [("stream.target_committed", 1), ("stream.target_committed", 2), ("stream.committed", 1)],
+    ids=["one of three has it", "two of three have it", "all three have it"],
+)
+def test_rows_that_a_target_has_from_before_the_crash_are_not_refused_after_it(
+    kafka: KafkaServer, kafka_topic: str, tmp_path: Path, point: str, committed: int
+) -> None:
+    """The tables have keys: to load the batch into one of them a second time would break them."""
+    import sqlite3
+
+    files = [tmp_path / f"{name}.db" for name in "abc"]
+    for file in files:
+        with sqlite3.connect(file) as database:
+            database.execute("CREATE TABLE events (id bigint NOT NULL PRIMARY KEY, name text)")
+    followed = stream(
+        source=kafka_connection(kafka),
+        source_query=kafka_topic,
+        transform_on_error="dlq",
+        targets=[
+            Target(connection=SQLiteConnection(name=file.stem, path=str(file)), table="events")
+            for file in files
+        ],
+    )
+    produce(kafka, kafka_topic, [{"id": n, "name": "x"} for n in range(10)])
+    with faults.inject(point, "crash", nth=committed) as fault, pytest.raises(faults.InjectedCrash):
+        load(followed)
+    assert fault.fired
+    load(followed)
+    for file in files:
+        with sqlite3.connect(file) as database:
+            assert database.execute("SELECT count(*) FROM events").fetchall() == [(10,)], file
+    with open_for_stream(followed.spec, env=os.environ) as store:
+        assert store.list(followed.spec.name, limit=10) == []
+
+
 def test_messages_sent_without_a_transaction_may_come_twice_and_are_never_lost(
     kafka: KafkaServer, kafka_topic: str
 ) -> None:

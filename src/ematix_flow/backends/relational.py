@@ -149,12 +149,12 @@ class RelationalTarget(Target):
 
     # -------------------------------------------------------------- ledger and watermark
 
-    def _control_exists(self, session: SqlSession, control: TableSpec) -> bool:
+    def control_exists(self, session: SqlSession, control: TableSpec) -> bool:
         return self.live_columns(session, control) is not None
 
     def watermark(self, pipeline: str, target: str, column: str) -> Watermark | None:
         with self.reading() as session:
-            if not self._control_exists(session, WATERMARKS):
+            if not self.control_exists(session, WATERMARKS):
                 return None
             return self.position(session, pipeline, target, column)
 
@@ -172,7 +172,7 @@ class RelationalTarget(Target):
         filters = ["pipeline", "target"] + (["run_id"] if run_id else [])
         params = {"pipeline": pipeline, "target": target} | ({"run_id": run_id} if run_id else {})
         with self.reading() as session:
-            if not self._control_exists(session, LEDGER):
+            if not self.control_exists(session, LEDGER):
                 return []
             sql = control_select(self.dialect, LEDGER, names, filters, order="committed_at", limit=limit)
             rows = session.fetch(sql, params)

@@ -314,6 +314,12 @@ class TargetContract:
         assert self.rows(backend, _SMALL) == _named(0, 4)
         assert len(target.ledger(PIPELINE, TARGET)) == 1
 
+    def test_a_dry_run_of_a_batch_that_was_committed_refuses_no_row_of_it(self, target: Target) -> None:
+        load = new_load(_SMALL, batch_key="slot:1")
+        load_rows(target, load, _named(0, 3))
+        again = load_rows(target, replace(load, dry_run=True), _named(0, 3))
+        assert again.duplicate
+
     # ---------------------------------------------------------------- tables
 
     def test_a_table_that_fits_needs_no_change(self, target: Target) -> None:

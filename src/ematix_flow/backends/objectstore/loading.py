@@ -66,7 +66,7 @@ class FilesLoad:
 
     def rehearse(self) -> Applied:
         """The counts of the load; nothing of the table is touched."""
-        return self._change().applied
+        return self._duplicate() or self._change().applied
 
     def carry_out(self) -> Applied:
         """Build the version that the load makes, and publish it. Nothing new makes no version."""
@@ -74,8 +74,8 @@ class FilesLoad:
         assert base is not None
         if load.range is not None:
             require_position(load, base.state.watermark(load.pipeline, load.target, load.range.column))
-        if self._home.ledger_holds(base, load.pipeline, load.target, batch_key(load, self._high)):
-            return Applied(rows_in=self._rows_in, duplicate=True)
+        if (duplicate := self._duplicate()) is not None:
+            return duplicate
         self._require_same_layout(base)
         change = self._change()
         if load.range is not None and not change.applied.rows_inserted:
@@ -85,6 +85,15 @@ class FilesLoad:
         new = [new.file for new in change.new]
         self._home.publish(base, list(change.kept), new, self._state(base, change))
         return change.applied
+
+    def _duplicate(self) -> Applied | None:
+        """The answer for a batch that was committed before."""
+        base, load = self._base, self._load
+        if base is None:
+            return None
+        key = batch_key(load, self._high)
+        known = self._home.ledger_holds(base, load.pipeline, load.target, key)
+        return Applied(rows_in=self._rows_in, duplicate=True) if known else None
 
     # -------------------------------------------------------------- what changes
 
