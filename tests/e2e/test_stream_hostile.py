@@ -35,11 +35,13 @@ from ematix_flow import (
     pk,
 )
 from ematix_flow.backends.dead_letters import open_for_stream
+from ematix_flow.backends.registry import open_backend
 from ematix_flow.graph.registry import DeclaredStream
 from ematix_flow.schedule.dead_letters import replay, runner_for
 from ematix_flow.spec.connections import (
     DeltaLocalConnection,
     DuckDBConnection,
+    IcebergConnection,
     MySQLConnection,
     ObjectStoreLocalConnection,
     SQLiteConnection,
@@ -50,7 +52,6 @@ from tests.services.kafka import KafkaServer
 from tests.stream_runs import kafka_connection, load, produce, query, stream, warehouse
 
 pytestmark = pytest.mark.usefixtures("spark")
-LONG = pytest.mark.long
 
 
 class Everything(ManagedTable):
@@ -86,7 +87,7 @@ GOOD = {
     "flag": "true",
     "short": '"abc"',
     "text": '"Grüße 🎉"',
-    "doc": '{"a": [1]}',
+    "doc": '"Grüße"',
     "docb": '{"b": null}',
     "day": '"2026-01-31"',
     "clock": '"2026-01-31T08:00:00"',
@@ -181,24 +182,16 @@ class Sent:
         return number
 
 
+# One of each kind of store in every run; the others take the same ways.
 TARGETS = [
     "postgres",
     "sqlite",
-    "mariadb",
-    pytest.param(
-        "delta",
-        marks=[
-            pytest.mark.long,
-            pytest.mark.xfail(
-                reason="a CHECK of a Delta table shows at its commit: no rehearsal finds the row yet"
-            ),
-        ],
-    ),
-    pytest.param("mysql", marks=LONG),
-    pytest.param("duckdb", marks=LONG),
-    pytest.param("parquet", marks=LONG),
-    pytest.param("csv", marks=LONG),
-    pytest.param("orc", marks=LONG),
+    "delta",
+    "csv",
+    *[
+        pytest.param(kind, marks=pytest.mark.long)
+        for kind in ("mariadb", "mysql", "duckdb", "iceberg", "parquet", "orc", "jsonl")
+    ],
 ]
 
 
@@ -240,6 +233,10 @@ def test_each_hostile_message_is_one_dead_letter_and_all_others_arrive(
     assert not arrived & aside
     assert arrived | aside == sent.good | sent.bad | sent.either
     assert result.dead_letters == len(letters) == len(aside) + len(sent.broken)
+    if kind == "delta":  # which knows JSON as text: each start writes it alike
+        frame = spark.read.format("delta").load(str(tmp_path / "lake" / "s" / "everything"))
+        good = frame.where(frame["id"].isin(10_000, *sent.good))
+        assert [row[0] for row in good.select("doc").distinct().collect()] == ['"Grüße"']
     if kind == "sqlite":
         _replay(followed, connection, len(letters), arrived | {10_000})
     assert load(followed).total_rows == 0
@@ -272,6 +269,9 @@ def _target(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> tuple[
         return duck, {"target_table": ("main", "everything")}
     if kind == "delta":
         lake = DeltaLocalConnection(name="lake", path=str(tmp_path / "lake"))
+        return lake, {"target_table": ("s", "everything")}
+    if kind == "iceberg":
+        lake = IcebergConnection(name="lake", catalog_type="hadoop", warehouse=str(tmp_path / "lake"))
         return lake, {"target_table": ("s", "everything")}
     files = ObjectStoreLocalConnection(name="files", path=str(tmp_path / "files"), format=kind)
     return files, {"target_prefix": "everything"}
@@ -344,9 +344,11 @@ def _run(kind: str, connection: Any, sql: str) -> list[tuple[Any, ...]]:
 def _ids(kind: str, connection: Any, spark: Any, tmp_path: Path) -> list[int]:
     if kind == "delta":
         frame = spark.read.format("delta").load(str(tmp_path / "lake" / "s" / "everything"))
-    elif kind in ("parquet", "csv", "orc"):
-        reader = spark.read.format(kind).option("header", True).option("multiLine", True)
-        reader = reader.option("escape", '"')
+    elif kind == "iceberg":
+        frame = open_backend(connection).source().frame(spark.newSession(), "SELECT id FROM s.everything")
+    elif kind in ("parquet", "csv", "orc", "jsonl"):
+        reader = spark.read.format(kind.removesuffix("l")).option("header", True)
+        reader = reader.option("escape", '"').option("multiLine", kind == "csv")
         frame = reader.load(str(tmp_path / "files" / "everything"))
     else:
         return [row[0] for row in _run(kind, connection, "SELECT id FROM everything")]

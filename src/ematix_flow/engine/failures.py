@@ -31,7 +31,16 @@ _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
 _PLAIN = frozenset(
     {"SparkException", "SparkRuntimeException", "AnalysisException", "ParseException", "RuntimeException"}
 )
-_ROW_CONDITIONS = ("CAST_", "NUMERIC_VALUE_OUT_OF_RANGE", "NOT_NULL_ASSERT_VIOLATION", "EXCEED_LIMIT_LENGTH")
+_ROW_CONDITIONS = (
+    "CAST_",
+    "NUMERIC_VALUE_OUT_OF_RANGE",
+    "NOT_NULL_ASSERT_VIOLATION",
+    "EXCEED_LIMIT_LENGTH",
+    "DELTA_VIOLATE_CONSTRAINT",
+    "DELTA_NOT_NULL_CONSTRAINT_VIOLATED",
+    "DELTA_EXCEED_CHAR_VARCHAR_LIMIT",
+)
+_ROW_VALUES = re.compile(r"violated by row with values:\n((?: - [^\n]*\n?)+)")  # Delta's, a line a column
 _ROW_STATE = re.compile(r"SQLSTATE: (?:22|23|P0001)")  # values, constraints, and what SQL itself raises
 _GATEWAY_GONE = (
     "Answer from Java side is empty",
@@ -86,7 +95,7 @@ def translate(error: BaseException, *, what: str, source: bool = False) -> error
     ours = _revived(text) or refused_in(text)
     if ours is not None:
         return ours
-    cause = root_cause(text)
+    cause = _with_values(root_cause(text), text)
     of_file = of_a_file(text, cause)
     if of_file is not None:
         return of_file
@@ -104,6 +113,14 @@ def root_cause(text: str) -> str:
     causes = [said for said in map(_said, told) if said]
     telling = [cause for cause in causes if any(sign in cause for sign, _ in _HINTS)]
     return next(iter(telling or causes), None) or _first_line(text) or "no reason given"
+
+
+def _with_values(cause: str, text: str) -> str:
+    """The values of the row that broke a constraint, which stand on lines after the cause."""
+    found = _ROW_VALUES.search(text) if cause.endswith("values:") else None
+    if found is None:
+        return cause
+    return f"{cause} {', '.join(line[3:].strip() for line in found[1].splitlines())}"
 
 
 def _first_line(text: str) -> str:

@@ -120,9 +120,30 @@ def test_a_wrong_query_is_the_sources_fault_only_when_it_is_the_sources_query() 
     assert isinstance(translate(error, what="reading"), SparkFailed)
 
 
-@pytest.mark.parametrize("condition", ["CAST_INVALID_INPUT", "CAST_OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE"])
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "CAST_INVALID_INPUT",
+        "CAST_OVERFLOW",
+        "NUMERIC_VALUE_OUT_OF_RANGE",
+        "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES",
+        "DELTA_NOT_NULL_CONSTRAINT_VIOLATED",
+        "DELTA_EXCEED_CHAR_VARCHAR_LIMIT",
+    ],
+)
 def test_a_value_that_does_not_fit_rejects_the_row(condition: str) -> None:
     assert isinstance(translate(sparks_error(f"[{condition}] The value 'a'"), what="loading"), RowRejected)
+
+
+def test_a_broken_constraint_of_delta_names_the_values_of_the_row() -> None:
+    said = (
+        "org.apache.spark.sql.delta.schema.DeltaInvariantViolationException: "
+        "[DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint paid (amount > fee) violated by row with"
+        f" values:\n - amount : 1\n - fee : 2\n{STACK}"
+    )
+    error = translate(sparks_error(LOST + said), what="loading")
+    assert isinstance(error, RowRejected)
+    assert error.what.endswith("violated by row with values: amount : 1, fee : 2")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from ematix_flow.backends.delta.log import LOG, is_table, versions
+from ematix_flow.backends.delta.rules import read_rules, refuse_broken
 from ematix_flow.backends.delta.tables import DeltaTables, plain_file
 from ematix_flow.backends.delta.upkeep import DeltaUpkeep
 from ematix_flow.backends.lake.actions import Changes, fresh_view, merge_sql
@@ -28,7 +29,7 @@ from ematix_flow.backends.stores.base import Store
 from ematix_flow.backends.stores.folders import folders_below, is_hidden, table_folder
 from ematix_flow.backends.table_plans import column_definition
 from ematix_flow.backends.upkeep import Size
-from ematix_flow.errors import PlanError, RowRejected
+from ematix_flow.errors import PlanError
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.strategies.sql import identifier
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _APPLICATION = "ematix_flow"
-_CONSTRAINT = "delta.constraints."
 _CONFLICTS = (
     "DELTA_CONCURRENT",
     "DELTA_METADATA_CHANGED",
@@ -200,27 +200,10 @@ class DeltaFormat(LakeFormat):
                 return int(found[1])
         return 0
 
-    def refuse_rows(self, spark: SparkSession, table: TableSpec, rows: DataFrame) -> None:
-        if not self._versions(table):
-            return
-        name = self._dialect.render(self.table(table))
-        found = spark.sql(f"DESCRIBE DETAIL {name}").select("properties").collect()[0][0]
-        checks = {key: rule for key, rule in found.items() if key.startswith(_CONSTRAINT)}
-        if not checks:
-            return
-        live = self._read(spark, table)
-        lacking = [column for column in live.columns if column not in rows.columns]
-        whole = rows
-        for column in lacking:
-            kind = live.schema[column].dataType.simpleString()
-            whole = whole.selectExpr("*", f"CAST(NULL AS {kind}) AS {self._dialect.quote(column)}")
-        for key, rule in checks.items():
-            if whole.where(f"NOT coalesce(({rule}), false)").limit(1).count():
-                raise RowRejected(
-                    f"a row breaks the constraint {key.removeprefix(_CONSTRAINT)!r} of {table.label}: {rule}",
-                    state=f"{table.label} is unchanged",
-                    next_step="fix the value in the source, or filter it in the SQL",
-                )
+    def refuse_rows(self, spark: SparkSession, table: TableSpec, changes: Changes) -> None:
+        if self._versions(table):
+            rules = read_rules(spark, self._uri(table))
+            refuse_broken(rules, table, self._read(spark, table), changes)
 
     def is_conflict(self, error: Exception) -> bool:
         told = str(error)

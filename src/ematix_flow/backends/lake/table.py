@@ -124,8 +124,8 @@ class LakeFormat(ABC):
     def newest_load(self, spark: SparkSession, table: TableSpec) -> int:
         """The highest number of a load that the table's newest commits carry; 0 when none does."""
 
-    def refuse_rows(self, spark: SparkSession, table: TableSpec, rows: DataFrame) -> None:
-        """RowRejected for rows that a rule of the table refuses when they are written. Writes nothing."""
+    def refuse_rows(self, spark: SparkSession, table: TableSpec, changes: Changes) -> None:
+        """RowRejected when a rule of the table refuses a row that the changes write. Writes nothing."""
         return
 
     @abstractmethod

@@ -329,7 +329,8 @@ class LakeTarget(RelationalTarget, SparkTarget, Maintainable):
         work = self._load(spark, load, journal, rows)
         try:
             computed = work.compute()
-            self._format.refuse_rows(spark, load.table, _staged_frame(spark, _ours(rows.staging), rows))
+            if computed.changes is not None:
+                self._format.refuse_rows(spark, load.table, computed.changes)
             return computed.applied
         finally:
             work.release()

@@ -420,7 +420,7 @@ class Part:
         fused = stream.spec.transform_sql is None and len(sinks) == 1 and isinstance(sinks[0], TableSink)
         # decoded for one table alone, its own columns say what may not be null
         columns = sinks[0].plan.table.columns if fused and sinks[0].plan.projection is None else plan.columns
-        columns = _never_null(columns, stream.spec.columns)
+        columns = _as_declared(columns, stream.spec.columns)
         decoders = None if None in plan.payloads else _decoders(plan.payloads, columns, stream.sources)
         plan = replace(plan, columns=columns)
         return BatchLoader(
@@ -455,10 +455,13 @@ def _schemas(plan: StreamPlan, judged: KnownSchemas | None) -> KnownSchemas | No
     return KnownSchemas(plan.payloads[0], plan.columns, judged)
 
 
-def _never_null(columns: Sequence[ColumnSpec], declared: TableSpec | None) -> tuple[ColumnSpec, ...]:
-    """The columns, of which those that ``source_columns=`` declares without nulls take none."""
-    filled = {c.name for c in declared.columns if not c.nullable} if declared is not None else set()
-    return tuple(replace(c, nullable=False) if c.name in filled else c for c in columns)
+def _as_declared(columns: Sequence[ColumnSpec], declared: TableSpec | None) -> tuple[ColumnSpec, ...]:
+    """The columns as ``source_columns=`` declares them: a table may hold more, nulls or longer texts."""
+    said = {c.name: c for c in declared.columns} if declared is not None else {}
+    return tuple(
+        replace(said[c.name], nullable=c.nullable and said[c.name].nullable) if c.name in said else c
+        for c in columns
+    )
 
 
 def _decoders(
