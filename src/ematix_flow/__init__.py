@@ -162,7 +162,8 @@ if not TYPE_CHECKING:  # a type checker reads the imports above and knows what i
             if name in names.split():
                 value = globals()[name] = getattr(import_module(home), name)
                 return value
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = import_module(__name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=module)
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -14,7 +14,7 @@ from ematix_flow.api.streaming import streaming_pipeline
 from ematix_flow.api.tables import table
 from ematix_flow.api.target import target
 from ematix_flow.api.workflow import transform, workflow
-from ematix_flow.errors import DeclarationError, did_you_mean
+from ematix_flow.graph.wrong_calls import refused_arguments
 from ematix_flow.spec.location import caller_location
 
 P = ParamSpec("P")
@@ -37,16 +37,11 @@ def _checked(declare: Callable[P, R]) -> Callable[P, R]:
 
 def _refuse_arguments(declare: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> None:
     """DeclarationError if it cannot be called so. Asked when a call failed: it takes longer than the call."""
-    signature = inspect.signature(declare)
     try:
-        signature.bind(*args, **options)
+        inspect.signature(declare).bind(*args, **options)
     except TypeError as error:
-        unknown = [name for name in options if name not in signature.parameters]
-        what = f"ematix.{declare.__name__}: {error}"
-        if unknown:
-            guess = did_you_mean(unknown[0], signature.parameters)
-            what = f"ematix.{declare.__name__} has no option {unknown[0]!r}.{guess}"
-        raise DeclarationError(what, where=caller_location()) from None
+        shown = f"ematix.{declare.__name__}"
+        raise refused_arguments(shown, declare, str(error), caller_location()) from None
 
 
 class Ematix:

@@ -183,10 +183,20 @@ def freshness_column(
         )
 
 
+def parameters_of(function: Any, where: SourceLocation | None) -> list[inspect.Parameter]:
+    """The parameters of a function that is decorated or handed over; DeclarationError if it is none."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        raise DeclarationError(
+            f"a function is needed here, not {function!r}", where=where, next_step="write  def name(conn): …"
+        ) from None
+
+
 def argument_count(function: Callable[..., Any], where: SourceLocation | None) -> int:
     """0, 1 (source connection) or 2 (source, target) positional arguments."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = list(inspect.signature(function).parameters.values())
+    parameters = parameters_of(function, where)
     required = [p for p in parameters if p.default is p.empty]
     if any(p.kind not in kinds for p in required) or len(required) > 2:
         raise DeclarationError(
@@ -222,7 +232,7 @@ def post_transforms(
         elif isinstance(item, TransformRef):
             steps.append(PostTransform("reference", item.name))
         elif callable(item):
-            count = len(inspect.signature(item).parameters)
+            count = len(parameters_of(item, where))
             if count not in (1, 2):
                 raise DeclarationError(
                     f"a post-load function takes (conn) or (conn, parent), and {item!r} takes {count}",

@@ -351,12 +351,13 @@ def pipeline(
     policy = retry if isinstance(retry, RetryPolicy) else RetryPolicy.from_mapping(retry or {}, where)
 
     def declare(function: Callable[..., Any]) -> Pipeline:
+        arguments = options.argument_count(function, where)
         spec = PipelineSpec(
             name=options.name_of("pipeline", name, str(getattr(function, "__name__", "pipeline")), where),
             function=f"{function.__module__}:{getattr(function, '__qualname__', 'pipeline')}",
             targets=specs,
             source=source,
-            arguments=options.argument_count(function, where),
+            arguments=arguments,
             schedule=schedule,
             timezone=timezone,
             catchup=catchup,

@@ -212,7 +212,7 @@ def _constraints(cls: type[ManagedTable]) -> tuple[tuple[str, ...], ...]:
 
 
 def _names(cls: type, what: str, given: Any) -> tuple[str, ...]:
-    names = (given,) if isinstance(given, str) else tuple(given)
+    names = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     for name in names:
         if not isinstance(name, str):
             raise DeclarationError(f"{cls.__name__}: {what} must name columns, not {name!r}")

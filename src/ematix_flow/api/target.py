@@ -12,7 +12,7 @@ from ematix_flow.graph.connections import resolve
 from ematix_flow.spec.connections import Connection, has_reference
 from ematix_flow.spec.files import check_file_options, check_file_values, check_place
 from ematix_flow.spec.location import SourceLocation, caller_location
-from ematix_flow.spec.pipelines import MODES, ConnectionRef, FileOptions, TargetSpec
+from ematix_flow.spec.pipelines import MODES, ConnectionRef, FileOptions, TargetSpec, require_reference
 from ematix_flow.spec.tables import TableSpec
 
 
@@ -136,6 +136,7 @@ def check_files_of(
 
 def known_connection(reference: ConnectionRef | None) -> Connection | None:
     """The connection in force now; None when it is declared later or elsewhere."""
+    require_reference(reference)
     if not isinstance(reference, str):
         return reference
     try:

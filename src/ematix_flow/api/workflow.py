@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from ematix_flow.api import options, unused
@@ -54,7 +53,8 @@ def workflow(
     """
     where = caller_location()
     options.plain_names("name", [name], where)
-    names = tuple(_name_of("jobs", job, where) for job in ([jobs] if isinstance(jobs, str) else jobs))
+    listed = [jobs] if isinstance(jobs, str) or not isinstance(jobs, Iterable) else jobs
+    names = tuple(_name_of("jobs", job, where) for job in listed)
     if not names:
         raise DeclarationError(f"workflow {name!r} has no jobs", where=where)
     if len(set(names)) != len(names):
@@ -96,15 +96,15 @@ def transform(
         )
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-        count = len(inspect.signature(function).parameters)
+        count = len(options.parameters_of(function, where))
+        called = str(getattr(function, "__name__", "transform"))
         if count not in (1, 2):
             raise DeclarationError(
-                f"a transform takes (conn) or (conn, parent), and {function.__name__!r} takes {count}",
-                where=where,
+                f"a transform takes (conn) or (conn, parent), and {called!r} takes {count}", where=where
             )
         spec = TransformSpec(
-            options.name_of("transform", name, function.__name__, where),
-            f"{function.__module__}:{function.__qualname__}",
+            options.name_of("transform", name, called, where),
+            f"{function.__module__}:{getattr(function, '__qualname__', 'transform')}",
             count,
             target_connection,
             schedule,

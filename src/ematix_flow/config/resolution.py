@@ -22,6 +22,7 @@ from ematix_flow.spec.connections import Connection, connection_from_mapping, ki
 from ematix_flow.spec.location import SourceLocation
 
 PROJECT_FILE = ".ematix-flow.toml"
+CONNECTION_NAME = re.compile(r"[A-Za-z_][\w-]*")
 USER_FILE = Path(".ematix-flow") / "connections.toml"
 ENV_DSN = "EMATIX_FLOW_DSN"
 
@@ -170,7 +171,9 @@ def resolve_connection(
         raise UnknownConnection(
             f"no connection is named {value!r}.{did_you_mean(value, places.names())}",
             state=places.searched(value),
-            next_step=f"export {env_variable(value)}=postgres://…   or   flow connections set {value} url=…",
+            next_step=f"export {env_variable(value)}=postgres://…   or   flow connections set {value} url=…"
+            if CONNECTION_NAME.fullmatch(value)
+            else "flow connections list  shows those that there are",
         )
     return ResolvedConnection(found[0].build(), found[0].origin, tuple(d.origin for d in found[1:]))
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ematix_flow.config.resolution import USER_FILE, connection_tables, home_folder, with_peeked_kind
+from ematix_flow.config.resolution import (
+    CONNECTION_NAME,
+    USER_FILE,
+    connection_tables,
+    home_folder,
+    with_peeked_kind,
+)
 from ematix_flow.config.toml_file import read_toml
 from ematix_flow.errors import ConfigError, DeclarationError, UsageError
 from ematix_flow.spec.connections import Connection, connection_from_mapping, has_reference
-
-_NAME = re.compile(r"[A-Za-z_][\w-]*")
 
 
 def set_connection(
@@ -31,7 +34,7 @@ def set_connection(
     """
     import tomlkit
 
-    if not _NAME.fullmatch(name):
+    if not CONNECTION_NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} is no connection name: write letters, digits, '_' and '-', a letter first"
         )
@@ -79,7 +82,7 @@ def parse_definition(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
     fields = parse_assignments(arguments[1:])
     if equals:
         fields = {"url": dsn, **fields}
-    if not _NAME.fullmatch(name) or not fields:
+    if not CONNECTION_NAME.fullmatch(name) or not fields:
         raise UsageError("a connection needs a name and at least one field", next_step=form)
     return name, fields
 

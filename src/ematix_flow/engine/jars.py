@@ -21,7 +21,7 @@ from filelock import FileLock
 
 from ematix_flow.engine import ivy
 from ematix_flow.engine.cache import cache_subfolder
-from ematix_flow.errors import ConfigError, JarsUnavailable, did_you_mean
+from ematix_flow.errors import JarsUnavailable, UnknownName, did_you_mean
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -65,7 +65,10 @@ class JarLock:
         """The artifacts of these groups, each once, in the lock's order."""
         wanted = set(groups)
         for name in sorted(wanted - set(self.about)):
-            raise ConfigError(f"there is no jar group '{name}'.{did_you_mean(name, self.about)}")
+            raise UnknownName(
+                f"there is no jar group '{name}'.{did_you_mean(name, self.about)}",
+                next_step="flow jars list  shows the groups",
+            )
         return [artifact for artifact in self.artifacts if artifact.backend in wanted]
 
 

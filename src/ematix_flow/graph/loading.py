@@ -11,7 +11,8 @@ from types import ModuleType
 
 from ematix_flow.errors import FlowError, ModuleLoadError, UsageError, did_you_mean
 from ematix_flow.graph.registry import Registry, current_registry
-from ematix_flow.spec.location import SourceLocation
+from ematix_flow.graph.wrong_calls import declaration_error
+from ematix_flow.spec.location import SourceLocation, is_frame_of_ours
 
 
 def load_module(name: str) -> Registry:
@@ -79,13 +80,13 @@ def _users_line(error: BaseException) -> SourceLocation | None:
 
 def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Without the import machinery, the standard library, packages, and this one."""
-    ours = os.path.dirname(os.path.dirname(__file__))
     return [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(("<frozen", sys.base_prefix, ours))
-        and os.sep + "importlib" + os.sep not in frame.filename
-        and "site-packages" not in frame.filename
+        traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not is_frame_of_ours(frame)
+        and not frame.f_code.co_filename.startswith(("<frozen", sys.base_prefix))
+        and os.sep + "importlib" + os.sep not in frame.f_code.co_filename
+        and "site-packages" not in frame.f_code.co_filename
     ]
 
 
@@ -114,6 +115,9 @@ def _not_found(name: str) -> FlowError:
 
 
 def _raised(name: str, error: BaseException) -> FlowError:
+    refused = declaration_error(error)
+    if refused is not None:
+        return refused
     own = _own_frames(error) or traceback.extract_tb(error.__traceback__)
     if isinstance(error, SyntaxError) and error.filename:
         where: SourceLocation | None = SourceLocation(error.filename, error.lineno or 1)

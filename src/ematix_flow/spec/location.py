@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 
@@ -51,9 +52,15 @@ class NamedLocation(SourceLocation):
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_ours(file: str) -> bool:
+def is_ours(file: str) -> bool:
     """Whether it is a file of this package. Asked for every declaration, of the same few files."""
     return not file.startswith("<") and os.path.realpath(file).startswith(_PACKAGE)
+
+
+def is_frame_of_ours(frame: FrameType) -> bool:
+    """Whether it runs code of this package; the ``__init__`` of a dataclass has no file, but a module."""
+    module = str(frame.f_globals.get("__name__", ""))
+    return is_ours(frame.f_code.co_filename) or module.partition(".")[0] == __name__.partition(".")[0]
 
 
 def caller_location() -> SourceLocation | None:
@@ -61,7 +68,7 @@ def caller_location() -> SourceLocation | None:
     frame = inspect.currentframe()
     while frame is not None:
         file = frame.f_code.co_filename
-        if not _is_ours(file) and not file.startswith("<frozen"):
+        if not is_frame_of_ours(frame) and not file.startswith("<frozen"):
             return SourceLocation(file, frame.f_lineno)
         frame = frame.f_back
     return None

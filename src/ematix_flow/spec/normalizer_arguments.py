@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
+from typing import Any
 
 from ematix_flow.errors import DeclarationError, did_you_mean
 from ematix_flow.spec.portable_regex import check_pattern, check_replacement, matches_empty
@@ -31,13 +32,20 @@ def formats_of(
         return (one,)
     if several is None:
         return catalogue
-    return (several,) if isinstance(several, str) else tuple(several)
+    return (several,) if isinstance(several, str) else _listed(marker, "formats", several)
+
+
+def _listed(marker: str, arg: str, given: object) -> tuple[Any, ...]:
+    """What was given as a tuple; several things are a list, a tuple or a set."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise DeclarationError(f"{marker}({arg}=…) takes a list, not {given!r}")
+    return tuple(given)
 
 
 def words_of(marker: str, arg: str, words: Iterable[str]) -> tuple[str, ...]:
     if isinstance(words, str):
         raise DeclarationError(f"{marker}({arg}=…) takes several words, as in {arg}=({words!r},)")
-    words = tuple(words)
+    words = _listed(marker, arg, words)
     for word in words:
         if not isinstance(word, str):
             raise DeclarationError(f"{marker}({arg}=…) takes words, not {word!r}")

@@ -22,6 +22,15 @@ GUARANTEES = ("exactly_once", "at_least_once")
 ConnectionRef = str | Connection
 
 
+def require_reference(reference: object) -> None:
+    """DeclarationError unless it names a connection, is one, or is None."""
+    if reference is not None and not isinstance(reference, str | Connection):
+        raise DeclarationError(
+            f"a connection is named by text or given itself, and {reference!r} is neither",
+            next_step='write its name, as in target_connection="warehouse"',
+        )
+
+
 def connection_label(reference: ConnectionRef) -> str:
     return reference if isinstance(reference, str) else reference.name
 
@@ -193,6 +202,9 @@ class SourceSpec:
     lag_seconds: float = 0.0
     files: FileOptions = FileOptions()
 
+    def __post_init__(self) -> None:
+        require_reference(self.connection)
+
     @property
     def incremental(self) -> bool:
         return self.watermark_column is not None
@@ -238,6 +250,9 @@ class TargetSpec:
     allow_empty: bool = False
     column_map: tuple[tuple[str, str], ...] = ()  # on top of the source's
     files: FileOptions = FileOptions()
+
+    def __post_init__(self) -> None:
+        require_reference(self.connection)
 
     @property
     def label(self) -> str:
@@ -387,6 +402,9 @@ class TransformSpec:
     target_connection: ConnectionRef | None = None
     schedule: str | None = None
     where: SourceLocation | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        require_reference(self.target_connection)
 
     def to_json(self) -> dict[str, Any]:
         return {

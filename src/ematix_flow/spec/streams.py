@@ -19,6 +19,7 @@ from ematix_flow.spec.pipelines import (
     connection_label,
     reference_from_json,
     reference_to_json,
+    require_reference,
 )
 from ematix_flow.spec.tables import TableSpec
 
@@ -47,6 +48,9 @@ class StreamSourceSpec:
     starting: str | dt.datetime | None = None  # None: as the connection says, else earliest
     files: FileOptions = field(default_factory=FileOptions)
     options: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        require_reference(self.connection)
 
     @property
     def label(self) -> str:
@@ -102,6 +106,9 @@ class StreamTargetSpec:
     event_timestamp_column: str | None = None
     partition_by: tuple[str, ...] = ()
     files: FileOptions = field(default_factory=FileOptions)
+
+    def __post_init__(self) -> None:
+        require_reference(self.connection)
 
     @property
     def place(self) -> str:
@@ -182,6 +189,9 @@ class DeadLetterSpec:
     connection: ConnectionRef | None = None  # of the table; None: the store on this machine
     max_attempts: int = 3
 
+    def __post_init__(self) -> None:
+        require_reference(self.connection)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "store": self.store,
@@ -205,6 +215,9 @@ class LookupSpec:
     query: str | None = None
     table: str | None = None
     refresh_interval_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        require_reference(self.connection)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "connection": reference_to_json(self.connection)}

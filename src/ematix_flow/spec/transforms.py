@@ -148,4 +148,4 @@ def sample_pct(p: float) -> SamplePct:
 
 
 def _names(names: str | Iterable[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
+    return (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)

@@ -343,5 +343,5 @@ def test_a_slip_is_refused_with_its_place(options: dict[str, Any], said: str) ->
 
 
 def test_a_workflow_without_jobs_is_refused_with_its_place() -> None:
-    with pytest.raises(DeclarationError, match=r"ematix\.workflow: missing a required argument: 'jobs'"):
+    with pytest.raises(DeclarationError, match=r"ematix\.workflow\(\) missing a required argument: 'jobs'"):
         ematix.workflow("nightly")  # type: ignore[call-arg]

@@ -11,7 +11,7 @@ import pytest
 
 from ematix_flow.engine import ivy, jars
 from ematix_flow.engine.jars import Artifact, JarLock, jar_lock, jars_for, session_conf, status
-from ematix_flow.errors import ConfigError, JarsUnavailable
+from ematix_flow.errors import JarsUnavailable, UnknownName
 
 
 def lock_of(content: bytes) -> JarLock:
@@ -38,7 +38,7 @@ def test_the_lock_is_for_the_spark_that_is_installed() -> None:
 
 
 def test_an_unknown_group_gets_a_did_you_mean() -> None:
-    with pytest.raises(ConfigError, match="Did you mean 'kafka'"):
+    with pytest.raises(UnknownName, match="Did you mean 'kafka'"):
         jar_lock().of(["kafak"])
 
 

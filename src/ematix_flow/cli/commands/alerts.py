@@ -11,7 +11,8 @@ import typer
 from ematix_flow.cli.group import new_app
 from ematix_flow.cli.options import OutputOption
 from ematix_flow.cli.output import Column, status_column, write_json, write_table
-from ematix_flow.errors import UsageError
+from ematix_flow.errors import FlowError, UsageError
+from ematix_flow.spec.location import NamedLocation
 
 if TYPE_CHECKING:
     from ematix_flow.observe.alerts.addresses import Address
@@ -39,7 +40,12 @@ def test(
             "no alerter is set",
             next_step=f"give a URL, or set {ALERTERS_VARIABLE}, or [alerts] urls in .ematix-flow.toml",
         )
-    results = [_tried(address) for address in [open_alerter(url) for url in given]]
+    try:
+        addresses = [open_alerter(url) for url in given]
+    except FlowError as error:
+        place = "an argument of flow alerts test" if urls else f"{ALERTERS_VARIABLE}, or [alerts] urls"
+        raise error.at(NamedLocation.of(place)) from error.__cause__
+    results = [_tried(address) for address in addresses]
     if output == "json":
         write_json(results)
     else:

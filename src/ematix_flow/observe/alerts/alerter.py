@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 
-from ematix_flow.errors import FlowError
+from ematix_flow.errors import ConfigError, FlowError
 from ematix_flow.observe.alerts.event import AlertEvent
 
 SEND_SECONDS = 4.0  # for one message, with all that it takes: less than what a process may wait at its end
@@ -16,6 +16,16 @@ _left_behind: dict[int, threading.Thread] = {}
 
 class AlertNotSent(FlowError):
     """The receiver did not take the message."""
+
+
+def require_texts(alerter: str, **given: object) -> None:
+    """ConfigError unless each option is text. The value is not shown: it may be a secret."""
+    for option, value in given.items():
+        if not isinstance(value, str):
+            raise ConfigError(
+                f"{alerter}({option}=…) takes text, not {type(value).__name__}",
+                next_step=f'write {option}="…"',
+            )
 
 
 class Alerter(ABC):

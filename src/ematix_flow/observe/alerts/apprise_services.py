@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.observe.alerts.alerter import Alerter, AlertNotSent
+from ematix_flow.observe.alerts.alerter import Alerter, AlertNotSent, require_texts
 from ematix_flow.observe.alerts.event import AlertEvent
 from ematix_flow.observe.alerts.posting import is_local
 from ematix_flow.spec.redaction import remember_secret
@@ -25,6 +25,7 @@ class AppriseAlerter(Alerter):
     """
 
     def __init__(self, url: str, *, insecure: bool = False) -> None:
+        require_texts("AppriseAlerter", url=url)
         scheme = url.partition("://")[0]
         if not is_installed():
             raise ConfigError(

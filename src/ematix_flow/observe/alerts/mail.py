@@ -11,7 +11,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime, make_msgid
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.observe.alerts.alerter import Alerter, AlertNotSent
+from ematix_flow.observe.alerts.alerter import Alerter, AlertNotSent, require_texts
 from ematix_flow.observe.alerts.event import AlertEvent
 from ematix_flow.observe.alerts.posting import is_local
 from ematix_flow.spec.redaction import mask, remember_secret
@@ -35,6 +35,13 @@ class EmailAlerter(Alerter):
         implicit_tls: bool = False,
         insecure: bool = False,
     ) -> None:
+        named = {"sender": sender, "user": user, "password": password}
+        given = {option: value for option, value in named.items() if value is not None}
+        require_texts("EmailAlerter", host=host, **given)
+        addresses: object = to
+        if not isinstance(addresses, list | tuple) or not all(isinstance(each, str) for each in addresses):
+            step = 'write to=["a@example.com"]'
+            raise ConfigError("EmailAlerter(to=…) takes a list of addresses", next_step=step)
         self._host, self._to = host, tuple(to)
         self._port = port or (465 if implicit_tls else 587 if starttls else 25)
         self._user, self._password = user, password

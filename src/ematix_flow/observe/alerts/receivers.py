@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ematix_flow.errors import ConfigError
-from ematix_flow.observe.alerts.alerter import Alerter
+from ematix_flow.observe.alerts.alerter import Alerter, require_texts
 from ematix_flow.observe.alerts.event import AlertEvent
 from ematix_flow.observe.alerts.posting import check_address, post
 from ematix_flow.spec.redaction import remember_secret
@@ -44,6 +44,7 @@ class SlackAlerter(Alerter):
     """A message ``{"text": …}`` to an incoming webhook of Slack, or of what understands the same."""
 
     def __init__(self, url: str, *, insecure: bool = False) -> None:
+        require_texts("SlackAlerter", url=url)
         self._url = _hidden(url, insecure)
         self.name = f"slack at {place_of(url)}"
 
@@ -58,6 +59,7 @@ class WebhookAlerter(Alerter):
     """The event as JSON, signed by the rules of Standard Webhooks when there is a secret."""
 
     def __init__(self, url: str, *, secret: str | None = None, insecure: bool = False) -> None:
+        require_texts("WebhookAlerter", url=url, **({} if secret is None else {"secret": secret}))
         self._url, self._key = _hidden(url, insecure), None if secret is None else _key(secret)
         self.name = f"webhook at {place_of(url)}"
 
@@ -84,6 +86,7 @@ class PagerDutyAlerter(Alerter):
         service: str = "ematix-flow",
         endpoint: str = PAGERDUTY,
     ) -> None:
+        require_texts("PagerDutyAlerter", routing_key=routing_key, service=service, endpoint=endpoint)
         if severity not in SEVERITIES:
             raise ConfigError(f"PagerDuty has no severity {severity!r}", next_step=f"{', '.join(SEVERITIES)}")
         check_address(endpoint, "pagerduty://…")

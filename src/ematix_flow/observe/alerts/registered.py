@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ematix_flow.errors import ConfigError
 from ematix_flow.observe.alerts.addresses import Address, open_alerter
-from ematix_flow.observe.alerts.alerter import Alerter
+from ematix_flow.observe.alerts.alerter import Alerter, require_texts
 from ematix_flow.observe.alerts.watching import AlertObserver
 from ematix_flow.state.runlog import RunLog
 
@@ -40,6 +40,7 @@ def clear_alerters() -> None:
 
 def from_url(url: str) -> Alerter:
     """The alerter at a URL; ConfigError when it cannot be understood."""
+    require_texts("from_url", url=url)
     return open_alerter(url).alerter
 
 
