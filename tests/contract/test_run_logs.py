@@ -256,6 +256,16 @@ def test_an_id_is_given_once(log: RunLog) -> None:
         log.start(one)
 
 
+def test_many_runs_are_recorded_at_once(log: RunLog) -> None:
+    many = [record(f"p{each}", status="skipped", finished_at=NOON, slot=NOON) for each in range(3)]
+    log.start_all(many)
+    log.start_all([])
+    assert [log.get(each.run_id) for each in many] == many
+    assert [log.list(each.pipeline) for each in many] == [(each,) for each in many]
+    with pytest.raises(UsageError, match="already has a run"):
+        log.start_all([record(), many[0]])
+
+
 def test_slots_lie_beside_the_runs(url: str, log: RunLog) -> None:
     slot = Slot("orders", NOON)
     first, second = open_slots(url, env={}), open_slots(url, env={})

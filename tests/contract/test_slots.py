@@ -6,6 +6,7 @@ import datetime as dt
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -453,3 +454,56 @@ def test_a_kept_connection_serves_many_calls_and_one_that_broke_is_made_anew(
             connection.exec_driver_sql(ends, (first,))
         assert [record.slot for record in kept.unended()] == [SLOT]
         assert session() != first
+
+
+def test_many_slots_are_claimed_and_ended_at_once(store: SlotStore, clock: Clock) -> None:
+    wanted = [Slot(f"p{number}", NOON) for number in range(5)] + [Slot("p0", NOON - dt.timedelta(hours=1))]
+    store.open(wanted)
+    seen = [store.many(wanted)[slot] for slot in wanted]
+    assert store.claim(seen[1], "another", 30) is not None
+    claims = store.claim_all(seen, "me", 30)
+    assert {claim.slot for claim in claims} == {*wanted} - {wanted[1]}
+    assert {(claim.holder, claim.fence, claim.failures, claim.deaths) for claim in claims} == {
+        ("me", 1, 0, 0)
+    }
+    assert store.claim_all(seen, "you", 30) == []
+    clock.pass_(31)
+    late = store.get(wanted[2])
+    assert late is not None
+    assert store.claim(late, "you", 30) is not None  # one claim is lost meanwhile
+    ended = store.end_all({claim: f"because of {claim.slot.pipeline}" for claim in claims}, "skipped")
+    assert ended == {*wanted} - {wanted[1], wanted[2]}
+    found = store.many(wanted)
+    assert {slot for slot, record in found.items() if record.status == "skipped"} == ended
+    assert {found[slot].reason for slot in ended} == {f"because of {slot.pipeline}" for slot in ended}
+    assert {record.slot for record in store.unended()} == {wanted[1], wanted[2]}
+    assert store.claim_all([], "me", 30) == [] and store.end_all({}, "skipped") == set()
+
+
+@pytest.mark.parametrize("opens", ["s3"], indirect=True)
+def test_the_marks_of_many_slots_in_a_bucket_are_removed_in_one_request(
+    store: SlotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(store, ObjectSlots)
+    wanted = [Slot(f"p{number}", NOON) for number in range(30)]
+    store.open(wanted)
+    claims = store.claim_all(store.unended(), "me", 30)
+    removed: list[int] = []
+    remove = store._store.remove
+    monkeypatch.setattr(store._store, "remove", lambda keys: (removed.append(len(keys)), remove(keys)))
+    assert len(store.end_all(dict.fromkeys(claims, "why"), "skipped")) == 30
+    assert removed == [30]
+
+
+def test_a_slot_that_waits_is_hastened_as_it_was_seen(store: SlotStore, clock: Clock) -> None:
+    store.open([SLOT])
+    claim = claimed(store)
+    assert store.wait(claim, 7200, "it failed")
+    seen = store.get(SLOT)
+    assert seen is not None and not seen.is_due(clock())
+    assert store.hasten(seen)
+    now = store.get(SLOT)
+    assert now is not None and now.is_due(clock()) and (now.failures, now.reason) == (1, "it failed")
+    assert claimed(store) is not None
+    assert not store.hasten(seen)
+    assert not store.hasten(replace(seen, slot=Slot("unknown", NOON)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -171,6 +171,17 @@ class Books:
                     self.breaks(f"{claim} is taken over from a run that is well")
         self.claims[claim.slot] = Held(claim.fence, now + dt.timedelta(seconds=seconds), jumps=self.jumps)
         self._check_upstreams(claim.slot)
+
+    def claim_all(self, claims: list[Claim], seen: Sequence[SlotRecord], holder: str, seconds: float) -> None:
+        records = {record.slot: record for record in seen}
+        for claim in claims:
+            self.claim(claim, records[claim.slot], holder, seconds)
+
+    def end_all(
+        self, ended: Collection[Slot], reasons: Mapping[Claim, str | None], status: SlotStatus
+    ) -> None:
+        for claim, reason in reasons.items():
+            self.end(claim.slot in ended, claim, status, reason)
 
     def _check_upstreams(self, slot: Slot) -> None:
         """None of those that it knew of may still be to run."""

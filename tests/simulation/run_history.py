@@ -26,6 +26,10 @@ class RunHistory:
         over = None if record.status == "running" else now
         self.records[record.run_id] = replace(record, started_at=now, finished_at=over)
 
+    def start_all(self, records: Sequence[RunRecord]) -> None:
+        for record in records:
+            self.start(record)
+
     def get(self, run_id: str) -> RunRecord:
         return self.records[run_id]
 

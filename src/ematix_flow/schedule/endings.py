@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ematix_flow.errors import PipelineLocked
@@ -61,14 +61,35 @@ def last_success(run_log: RunLog, pipeline: str) -> RunRecord | None:
     return found[0] if found else None
 
 
+def last_successes(run_log: RunLog, names: Sequence[str]) -> dict[str, RunRecord]:
+    """The newest run that ended well of each of these pipelines that has one."""
+    found: dict[str, RunRecord] = {}
+    recent = run_log.newest(names, LOOKED_BACK) if names else {}
+    for name in names:
+        records = recent.get(name, ())
+        success = next((record for record in records if record.ended_well), None)
+        if success is None and len(records) == LOOKED_BACK:
+            success = next(iter(run_log.list(name, "succeeded", limit=1)), None)
+        if success is not None:
+            found[name] = success
+    return found
+
+
 def record_skip(
     run_log: RunLog, spec: PipelineSpec, reason: str, trigger: str, slot: dt.datetime | None = None
 ) -> RunRecord:
-    """A run that was not begun, because of what it depends on."""
-    now, begun = utc_now(), unbegun(new_run_id(), spec, trigger, slot)
-    record = replace(begun, status="skipped", started_at=now, finished_at=now, error_message=reason)
+    """Write of a run that was not begun, because of what it depends on."""
+    record = skipped_record(spec, reason, trigger, slot)
     run_log.start(record)
     return record
+
+
+def skipped_record(
+    spec: PipelineSpec, reason: str, trigger: str, slot: dt.datetime | None = None
+) -> RunRecord:
+    """A run that was not begun, because of what it depends on."""
+    now, begun = utc_now(), unbegun(new_run_id(), spec, trigger, slot)
+    return replace(begun, status="skipped", started_at=now, finished_at=now, error_message=reason)
 
 
 def unbegun(

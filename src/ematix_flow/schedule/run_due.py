@@ -23,7 +23,17 @@ from ematix_flow.schedule.endings import last_ends, last_success, record_skip
 from ematix_flow.schedule.gates import gate, shown
 from ematix_flow.schedule.run import RunContext, open_world, run_pipeline
 from ematix_flow.schedule.settle import slot_is_done
-from ematix_flow.schedule.slots import LOADED, Ended, conclude, look, take, told_held, told_next
+from ematix_flow.schedule.skips import UnendedSlots, skip_held_back
+from ematix_flow.schedule.slots import (
+    LOADED,
+    Ended,
+    conclude,
+    longest_pause,
+    look,
+    take,
+    told_held,
+    told_next,
+)
 from ematix_flow.schedule.team import Team, jar_groups_of, with_jars
 from ematix_flow.schedule.unstarted import RunsDied, record_unstarted, started_in_vain
 from ematix_flow.schedule.workflows import Workflows
@@ -101,7 +111,15 @@ class Runner:
 
     def look(self, agenda: Agenda) -> list[SlotRecord]:
         """What may be claimed now, upstreams first among those of one moment."""
-        found = look(self.store, agenda, self.workflows, self.names, self._missed, self._ahead)
+        found = look(
+            self.store,
+            agenda,
+            self.workflows,
+            self.names,
+            self._missed,
+            self._ahead,
+            lambda record: longest_pause(self.registry.pipeline(record.slot.pipeline).spec.retry, record),
+        )
         return sorted(found, key=lambda each: (each.slot.at, self.places[each.slot.pipeline]))
 
     def _ahead(self, slot: Slot, now: dt.datetime) -> None:
@@ -160,10 +178,23 @@ class Runner:
     def _run_each(
         self, team: Team[SlotOutcome], due: Sequence[SlotRecord], before: Callable[[Slot], None]
     ) -> Iterator[SlotOutcome]:
-        ready, waiting = list(due), dict[SlotRecord, SlotOutcome]()
+        ready, waiting = list[SlotRecord](), dict[SlotRecord, SlotOutcome]()
         at_work: set[str] = set()
         elsewhere = self._elsewhere({record.slot.pipeline for record in due})
-        while ready or team.busy:
+        order = {record.slot: number for number, record in enumerate(due)}
+        new = list(due)
+        while new or ready or team.busy:
+            skipped = self._skip([r for r in new if r.slot.pipeline not in {*at_work, *elsewhere}])
+            yield from skipped.values()
+            ready += [record for record in new if record.slot not in skipped]
+            ready.sort(key=lambda record: order[record.slot])
+            new = [
+                record
+                for name in dict.fromkeys(slot.pipeline for slot in skipped)
+                for record in self._released(waiting, name)
+            ]
+            if new:
+                continue
             while ready and team.room:
                 record = ready.pop(0)
                 name = record.slot.pipeline
@@ -184,13 +215,24 @@ class Runner:
                     waiting[record] = found
                 else:
                     yield found
-                    ready += self._released(waiting, name)
+                    new += self._released(waiting, name)
             if team.busy:
                 ended = team.ended()
                 at_work.discard(ended.slot.pipeline)
                 yield ended
-                ready += self._released(waiting, ended.slot.pipeline)
+                new += self._released(waiting, ended.slot.pipeline)
+                if (
+                    ended.status == "gave_up"
+                ):  # it may hold back many of those that are ready, and they go together
+                    new, ready = new + ready, []
         yield from waiting.values()
+
+    def _skip(self, due: Sequence[SlotRecord]) -> dict[Slot, SlotOutcome]:
+        """Those that what they depend on holds back."""
+        if not any(self.registry.pipeline(record.slot.pipeline).spec.depends_on for record in due):
+            return {}
+        found = skip_held_back(self, due, self.store.now(), UnendedSlots(self.store.unended()))
+        return {slot: SlotOutcome(slot, "skipped", why) for slot, why in found.items()}
 
     def held(self, pipelines: Collection[str]) -> list[SlotRecord]:
         """The slots of these that are claimed now, and whose runs may still be at work.

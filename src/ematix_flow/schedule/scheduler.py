@@ -10,8 +10,8 @@ import datetime as dt
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ematix_flow.errors import FlowError
@@ -20,9 +20,10 @@ from ematix_flow.schedule.backlog import NO_BACKLOG, Backlog, backlog
 from ematix_flow.schedule.due import Agenda
 from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending, Executor
 from ematix_flow.schedule.run_due import Runner, SlotOutcome
+from ematix_flow.schedule.skips import UnendedSlots, skip_held_back
 from ematix_flow.schedule.slots import AGAIN_SECONDS
 from ematix_flow.schedule.unstarted import record_unstarted
-from ematix_flow.state.slots import ENDED, Claim, Lease, Slot, SlotRecord, SlotStore
+from ematix_flow.state.slots import ENDED, Claim, Lease, SlotStore
 
 POLL_SECONDS, LEADER_SECONDS, GRACE_SECONDS = 10.0, 60.0, 60.0
 LEAST_LEASE_SECONDS = 5.0  # a run needs so long to start, and to say that it has begun
@@ -137,9 +138,13 @@ class Scheduler:
         if not due:
             self._backlog = NO_BACKLOG
             return started
-        now, unended = store.now(), _Unended(store.unended())
+        now, unended = store.now(), UnendedSlots(store.unended())
         left = {record.slot: record for record in due}
-        for record in due:
+        free = [record for record in due if not unended.is_running(record.slot.pipeline, now)]
+        for slot, why in skip_held_back(self.runner, free, now, unended).items():
+            del left[slot]
+            _log.warning("%s of %s skipped: %s", slot.pipeline, slot.at.isoformat(), why)
+        for record in list(left.values()):
             if unended.is_running(record.slot.pipeline, now):
                 continue  # a pipeline runs one slot at a time
             room = self.executor.room()
@@ -224,27 +229,3 @@ class Scheduler:
                 self.runner.store.release(self._lease)
             except FlowError as error:
                 _log.warning("the lease was not given back, and ends by itself: %s", error.what)
-
-
-class _Unended:
-    """The slots that have not ended, by pipeline, as of one look."""
-
-    def __init__(self, records: Iterable[SlotRecord]) -> None:
-        self._records: dict[str, dict[Slot, SlotRecord]] = {}
-        for record in records:
-            self._records.setdefault(record.slot.pipeline, {})[record.slot] = record
-
-    def of(self, pipelines: Sequence[str]) -> list[SlotRecord]:
-        return [record for name in pipelines for record in self._records.get(name, {}).values()]
-
-    def is_running(self, pipeline: str, now: dt.datetime) -> bool:
-        """A slot that is later than now, because a clock was ahead, holds no present one back."""
-        found = [record for record in self._records.get(pipeline, {}).values() if record.slot.at <= now]
-        return any(record.status == "claimed" and not record.is_due(now) for record in found)
-
-    def hold(self, record: SlotRecord) -> None:
-        held = replace(record, status="claimed", expires_at=None)
-        self._records.setdefault(record.slot.pipeline, {})[record.slot] = held
-
-    def drop(self, slot: Slot) -> None:
-        self._records.get(slot.pipeline, {}).pop(slot, None)

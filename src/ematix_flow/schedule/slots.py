@@ -13,7 +13,7 @@ import random
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ematix_flow.errors import FlowError
 from ematix_flow.schedule.due import BEFORE, MISSED, MOST_AT_ONCE, Agenda, is_missed
@@ -21,12 +21,14 @@ from ematix_flow.schedule.gates import shown
 from ematix_flow.schedule.workflows import Workflows
 from ematix_flow.spec.pipelines import RetryPolicy
 from ematix_flow.state.holders import holder_is_dead, shown_holder
-from ematix_flow.state.slots import Claim, Slot, SlotRecord, SlotStore
+from ematix_flow.state.slots import LONGEST_CLAIM, LONGEST_LEASE, Claim, Slot, SlotRecord, SlotStore
 
 LOCKED_SECONDS = 30.0  # until a pipeline that another run holds is tried again
 LOADED = "the ledger holds its batch, though no run has said how it ended"
 AGAIN_SECONDS = 30.0  # after a run that could not be started, or that died; doubled for each that died
 _ENDING_SECONDS = 60.0  # that the claim of who only says how a slot goes on may last
+_SPREAD = 1.1  # by so much a pause is longer than asked for, at most
+_CLOCK_STEP = dt.timedelta(minutes=1)
 DEATHS = 3  # attempts of a slot that end without a word before it is given up
 _log = logging.getLogger(__name__)
 
@@ -48,11 +50,13 @@ def look(
     names: Collection[str] | None = None,
     missed: Callable[[Slot], None] = lambda slot: None,
     ahead: Callable[[Slot, dt.datetime], None] = lambda slot, now: None,
+    longest_pause: Callable[[SlotRecord], dt.timedelta] = lambda record: LONGEST_LEASE,
 ) -> list[SlotRecord]:
     """Open what has fired, and list what may be claimed now, the oldest first: of ``names``, if given.
 
     What nobody saw in time, and catch-up does not ask for, is told as ``missed`` by who notes it. ``ahead``
-    is told of each slot that is later than now.
+    is told of each slot that is later than now. A slot that waits for longer than its ``longest_pause`` does
+    so because a clock was ahead, and waits no longer.
     """
     if workflows is not None:
         workflows.advance(store)
@@ -68,8 +72,32 @@ def look(
         many = Counter(slot.pipeline for slot in due.wanted)
         workflows.open_jobs(store, now, [name for name, number in many.items() if number >= MOST_AT_ONCE])
     now = store.now()  # later than what was just opened
-    found = store.unended(list(agenda.scheduled if names is None else names))
+    found = [
+        _bounded(store, record, now, longest_pause)
+        for record in store.unended(list(agenda.scheduled if names is None else names))
+    ]
     return [record for record in found if record.is_due(now) or _is_freed(store, record, now)]
+
+
+def _bounded(
+    store: SlotStore,
+    record: SlotRecord,
+    now: dt.datetime,
+    longest_pause: Callable[[SlotRecord], dt.timedelta],
+) -> SlotRecord:
+    """The slot, without the time that a clock ahead of time has added to its pause or its claim.
+
+    A run that lives says so long before its claim ends, and then keeps it from now on.
+    """
+    if record.slot.at > now:
+        return record
+    if record.status == "waiting" and record.not_before - now > longest_pause(record):
+        return replace(record, not_before=now) if store.hasten(record) else record
+    if record.status == "claimed" and record.expires_at and record.expires_at - now > LONGEST_CLAIM:
+        claim = Claim(record.slot, record.holder or "", record.fence, record.failures, record.deaths)
+        if store.renew(claim, LONGEST_CLAIM.total_seconds()):
+            return replace(record, expires_at=now + LONGEST_CLAIM)
+    return record
 
 
 def _last_fires(
@@ -182,7 +210,15 @@ def conclude(
 
 def pause(policy: RetryPolicy, failures: int, chance: random.Random) -> float:
     """Seconds before the next attempt, spread by a tenth so that many do not come back at once."""
-    return policy.delay(failures) * chance.uniform(1.0, 1.1)
+    return policy.delay(failures) * chance.uniform(1.0, _SPREAD)
+
+
+def longest_pause(policy: RetryPolicy, record: SlotRecord) -> dt.timedelta:
+    """For how long a slot may wait from now on. One that was never tried waits for no time to come."""
+    if not record.fence:
+        return _CLOCK_STEP
+    longest = max(policy.delay(1), policy.delay(policy.max_attempts))
+    return max(LONGEST_LEASE, dt.timedelta(seconds=_SPREAD * longest))
 
 
 def told_held(record: SlotRecord) -> str:

@@ -60,6 +60,11 @@ class RunLog(ABC):
     def start(self, record: RunRecord) -> None:
         """Record a run that begins now. Its id must be new."""
 
+    def start_all(self, records: Sequence[RunRecord]) -> None:
+        """Record all of them at once. Their ids must be new."""
+        for record in records:
+            self.start(record)
+
     @abstractmethod
     def take_batch(self, run_id: str, batch: str, overdue: Sequence[str] = ()) -> None:
         """Record the key under which a run, whose locks are held now, is going to load.

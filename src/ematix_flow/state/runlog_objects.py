@@ -61,12 +61,29 @@ class ObjectRunLog(RunLog):
         try:
             if not self._store.create(_run(record.run_id), record.to_json()):
                 raise UsageError(f"the run log already has a run {record.run_id!r}")
-            marks = [_running(record)] if record.status == "running" else [*_indexed(record)]
-            self._store.mark_all(marks if record.batch is None else [*marks, _batched(record)])
+            self._store.mark_all(_marks_of_start(record))
         except UsageError:
             raise
         except FlowError as error:
             self._warn(f"the start of run {record.run_id}", error)
+
+    def start_all(self, records: Sequence[RunRecord]) -> None:
+        """Several at a time."""
+        if not records or not self._may_write():
+            return
+        by_id = {record.run_id: record for record in records}
+        marks = [mark for record in records for mark in _marks_of_start(record)]
+        try:
+            made = self._store.together(
+                lambda run_id: self._store.create(_run(run_id), by_id[run_id].to_json()), list(by_id)
+            )
+            known = [run_id for run_id, is_new in zip(by_id, made, strict=True) if not is_new]
+            self._store.mark_all(marks)
+        except FlowError as error:
+            self._warn(f"the start of {len(records):,} runs", error)
+            return
+        if known:
+            raise UsageError(f"the run log already has a run {known[0]!r}")
 
     def take_batch(self, run_id: str, batch: str, overdue: Sequence[str] = ()) -> None:
         if not self._may_write():
@@ -325,6 +342,11 @@ class ObjectRunLog(RunLog):
         warn_once(
             self.location, f"the run log {self.location} did not take {lost}: {error.what}. The run goes on"
         )
+
+
+def _marks_of_start(record: RunRecord) -> list[str]:
+    marks = [_running(record)] if record.status == "running" else [*_indexed(record)]
+    return marks if record.batch is None else [*marks, _batched(record)]
 
 
 def _run(run_id: str) -> str:

@@ -103,14 +103,22 @@ class SqlRunLog(RunLog):
             self._engine = self._reader = empty_tables().execution_options()
 
     def start(self, record: RunRecord) -> None:
-        values = {name: getattr(record, name) for name in _FIELDS}
+        self.start_all([record])
+
+    def start_all(self, records: Sequence[RunRecord]) -> None:
+        """In one transaction."""
+        values = [{name: getattr(record, name) for name in _FIELDS} for record in records]
+        if not values:
+            return
+        first = records[0].run_id
+        more = f" and {len(records) - 1:,} more" if len(records) > 1 else ""
         try:
             with self._transaction() as connection:
-                connection.execute(sa.insert(runs).values(values))
+                connection.execute(sa.insert(runs), values)
         except IntegrityError as error:
-            raise UsageError(f"the run log already has a run {record.run_id!r}") from error
+            raise UsageError(f"the run log already has a run {first!r}") from error
         except SQLAlchemyError as error:
-            self._warn(f"the start of run {record.run_id}", error)
+            self._warn(f"the start of run {first}{more}", error)
 
     def take_batch(self, run_id: str, batch: str, overdue: Sequence[str] = ()) -> None:
         self._note("batch", run_id, {"batch": batch, "overdue": list(overdue)})

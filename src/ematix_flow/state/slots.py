@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +18,7 @@ UNENDED: tuple[SlotStatus, ...] = ("waiting", "claimed")
 UNSUCCESSFUL: tuple[SlotStatus, ...] = ("gave_up", "skipped")
 ENDED: tuple[SlotStatus, ...] = ("succeeded", *UNSUCCESSFUL)
 LONGEST_LEASE = dt.timedelta(minutes=10)  # schedulers take theirs for one minute
+LONGEST_CLAIM = dt.timedelta(hours=1)  # of a run that nobody hears of any more, whatever its claim says
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,11 @@ class SlotStore(ABC):
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
         """Claim a slot that is due as it was ``seen``; None when it is not due or another was faster."""
 
+    def claim_all(self, seen: Sequence[SlotRecord], holder: str, seconds: float) -> list[Claim]:
+        """Claim all at once; those that are not due, or that another was faster with, are left out."""
+        found = (self.claim(record, holder, seconds) for record in seen)
+        return [claim for claim in found if claim is not None]
+
     @abstractmethod
     def begin(self, claim: Claim, seconds: float, holder: str | None = None) -> bool:
         """A run begins, and holds the claim for so long from now. False when it is lost, or another has.
@@ -149,9 +155,17 @@ class SlotStore(ABC):
     def end(self, claim: Claim, status: SlotStatus, reason: str | None = None) -> bool:
         """The slot has ended. False when the claim is not the newest."""
 
+    def end_all(self, reasons: Mapping[Claim, str | None], status: SlotStatus) -> set[Slot]:
+        """End all of them at once, each with its reason; those whose claim was the newest."""
+        return {claim.slot for claim, reason in reasons.items() if self.end(claim, status, reason)}
+
     @abstractmethod
     def wait(self, claim: Claim, seconds: float, reason: str | None = None, *, failed: bool = True) -> bool:
         """The next attempt may come in so long; one that ``failed`` counts. False when it is too late."""
+
+    @abstractmethod
+    def hasten(self, seen: SlotRecord) -> bool:
+        """A slot that waits as it was ``seen`` waits no longer: a clock ahead of time had set how long."""
 
     @abstractmethod
     def reopen(self, slot: Slot) -> bool:

@@ -151,6 +151,14 @@ class MemorySlots(SlotStore):
             )
             return True
 
+    def hasten(self, seen: SlotRecord) -> bool:
+        with self._lock:
+            known = self._slots.get(seen.slot)
+            if known is None or known.status != "waiting" or known.fence != seen.fence:
+                return False
+            self._slots[seen.slot] = replace(known, not_before=self._clock())
+            return True
+
     def reopen(self, slot: Slot) -> bool:
         with self._lock:
             known = self._slots.get(slot)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any, TypeVar
@@ -132,6 +132,11 @@ class ObjectSlots(SlotStore):
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
         return self._change(seen.slot, lambda slots: slots.claim(seen, holder, seconds))
 
+    def claim_all(self, seen: Sequence[SlotRecord], holder: str, seconds: float) -> list[Claim]:
+        by_key = {_key(record.slot): record for record in seen}
+        found = self._store.together(lambda key: self.claim(by_key[key], holder, seconds), list(by_key))
+        return [claim for claim in found if claim is not None]
+
     def begin(self, claim: Claim, seconds: float, holder: str | None = None) -> bool:
         return bool(self._change(claim.slot, lambda slots: slots.begin(claim, seconds, holder)))
 
@@ -140,18 +145,33 @@ class ObjectSlots(SlotStore):
         return bool(self._change(claim.slot, lambda slots: slots.renew(claim, seconds, why)))
 
     def end(self, claim: Claim, status: SlotStatus, reason: str | None = None) -> bool:
-        why = None if reason is None else shown_text(reason)
-        ended = bool(self._change(claim.slot, lambda slots: slots.end(claim, status, why)))
+        return bool(self.end_all({claim: reason}, status))
+
+    def end_all(self, reasons: Mapping[Claim, str | None], status: SlotStatus) -> set[Slot]:
+        by_key = {_key(claim.slot): claim for claim in reasons}
+
+        def end(key: str) -> bool:
+            claim, reason = by_key[key], reasons[by_key[key]]
+            why = None if reason is None else shown_text(reason)
+            return bool(self._change(claim.slot, lambda slots: slots.end(claim, status, why)))
+
+        keys = list(by_key)
+        answers = self._store.together(end, keys) if keys else iter(())
+        ended = [key for key, is_ended in zip(keys, answers, strict=True) if is_ended]
         if ended:
-            self._store.remove([_unended(claim.slot)])
-            now = self.get(claim.slot)
-            if now is not None and now.status not in ENDED:  # reopened meanwhile, and its mark is gone
-                self._store.mark(_unended(claim.slot))
-        return ended
+            self._store.remove([_unended(by_key[key].slot) for key in ended])
+            for document in self._store.read_all(ended):
+                now = None if document is None else _record(document.value)
+                if now is not None and now.status not in ENDED:  # reopened meanwhile, and its mark is gone
+                    self._store.mark(_unended(now.slot))
+        return {by_key[key].slot for key in ended}
 
     def wait(self, claim: Claim, seconds: float, reason: str | None = None, *, failed: bool = True) -> bool:
         why = None if reason is None else shown_text(reason)
         return bool(self._change(claim.slot, lambda slots: slots.wait(claim, seconds, why, failed=failed)))
+
+    def hasten(self, seen: SlotRecord) -> bool:
+        return bool(self._change(seen.slot, lambda slots: slots.hasten(seen)))
 
     def reopen(self, slot: Slot) -> bool:
         known = self.get(slot)

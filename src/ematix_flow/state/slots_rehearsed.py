@@ -62,6 +62,10 @@ class RehearsedSlots(MemorySlots):
         self._fetch(claim.slot)
         return super().renew(claim, seconds, reason)
 
+    def hasten(self, seen: SlotRecord) -> bool:
+        self._fetch(seen.slot)
+        return super().hasten(seen)
+
     def reopen(self, slot: Slot) -> bool:
         self._fetch(slot)
         return super().reopen(slot)

@@ -1,13 +1,14 @@
-"""Slots in a SQL database, through SQLAlchemy Core: every change is one conditional statement.
+"""Slots in a SQL database, through SQLAlchemy Core: every change of a slot is one conditional statement.
 
 Who changes a slot names the fence that it saw; when no row is changed, another was faster. So nothing is
-locked between two statements, and every database that counts changed rows will do.
+locked between two statements, and every database that counts changed rows will do. Of many that are changed
+at once, which is one transaction, the rows tell afterwards which were.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,10 +29,19 @@ from ematix_flow.state.slots import (
     SlotStatus,
     SlotStore,
 )
+from ematix_flow.state.slots_statements import (
+    AT_ONCE,
+    claim_statement,
+    is_given_slot,
+    is_slot,
+    let_go,
+    read_many,
+    record_of,
+    slot_values,
+)
 from ematix_flow.state.slots_tables import leases, slots
 from ematix_flow.state.sql_failures import connected, run_log_unavailable
 
-_AT_ONCE = 500
 _CLOCKS = {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT UTC_TIMESTAMP(6)"}
 
 
@@ -85,8 +95,8 @@ class SqlSlots(SlotStore):
 
     def get(self, slot: Slot) -> SlotRecord | None:
         with self._asking() as connection:
-            row = connection.execute(sa.select(slots).where(*_is(slot))).one_or_none()
-        return None if row is None else _record(row)
+            row = connection.execute(sa.select(slots).where(*is_slot(slot))).one_or_none()
+        return None if row is None else record_of(row)
 
     def unended(self, pipelines: Sequence[str] | None = None) -> list[SlotRecord]:
         query = (
@@ -94,7 +104,7 @@ class SqlSlots(SlotStore):
         )
         wanted = None if pipelines is None else set(pipelines)
         with self._asking() as connection:
-            found = [_record(row) for row in connection.execute(query)]
+            found = [record_of(row) for row in connection.execute(query)]
         return [record for record in found if wanted is None or record.slot.pipeline in wanted]
 
     def newest(self, pipelines: Sequence[str]) -> dict[str, SlotRecord]:
@@ -105,10 +115,10 @@ class SqlSlots(SlotStore):
             last, sa.and_(slots.c.pipeline == last.c.pipeline, slots.c.fires_at == last.c.fires_at)
         )
         wanted = set(pipelines)
-        if len(wanted) <= _AT_ONCE:
+        if len(wanted) <= AT_ONCE:
             query = query.where(slots.c.pipeline.in_(wanted))
         with self._asking() as connection:
-            found = [_record(row) for row in connection.execute(query)]
+            found = [record_of(row) for row in connection.execute(query)]
         return {record.slot.pipeline: record for record in found if record.slot.pipeline in wanted}
 
     def last_fires(self, pipelines: Sequence[str]) -> dict[str, dt.datetime]:
@@ -133,28 +143,18 @@ class SqlSlots(SlotStore):
         query = sa.select(slots).where(slots.c.pipeline == pipeline, slots.c.fires_at <= until)
         with self._asking() as connection:
             row = connection.execute(query.order_by(slots.c.fires_at.desc()).limit(1)).one_or_none()
-        return None if row is None else _record(row)
+        return None if row is None else record_of(row)
 
     def unsuccessful(self, pipelines: Sequence[str], since: dt.datetime) -> list[SlotRecord]:
         query = sa.select(slots).where(slots.c.status.in_(UNSUCCESSFUL), slots.c.fires_at >= since)
         wanted = set(pipelines)
         with self._asking() as connection:
             rows = connection.execute(query.order_by(slots.c.fires_at, slots.c.pipeline))
-            return [_record(row) for row in rows if row.pipeline in wanted]
+            return [record_of(row) for row in rows if row.pipeline in wanted]
 
     def many(self, wanted: Sequence[Slot]) -> dict[Slot, SlotRecord]:
-        found: dict[Slot, SlotRecord] = {}
-        asked = set(wanted)
         with self._asking() as connection:
-            for first in range(0, len(wanted), _AT_ONCE):
-                part = wanted[first : first + _AT_ONCE]
-                query = sa.select(slots).where(
-                    slots.c.pipeline.in_({slot.pipeline for slot in part}),
-                    slots.c.fires_at.in_({slot.at for slot in part}),
-                )
-                records = [_record(row) for row in connection.execute(query)]
-                found |= {record.slot: record for record in records if record.slot in asked}
-        return found
+            return read_many(connection, wanted)
 
     # ------------------------------------------------------------------ slots
 
@@ -168,7 +168,7 @@ class SqlSlots(SlotStore):
     ) -> int:
         new_ones = list(dict.fromkeys(wanted))
         new = 0
-        for first in range(0, len(new_ones), _AT_ONCE):
+        for first in range(0, len(new_ones), AT_ONCE):
             with self._changing() as connection:
                 now = self._now(connection)
                 rows = [
@@ -184,7 +184,7 @@ class SqlSlots(SlotStore):
                         "reason": reason,
                         "holder": holder,
                     }
-                    for slot in new_ones[first : first + _AT_ONCE]
+                    for slot in new_ones[first : first + AT_ONCE]
                 ]
                 new += self._insert(connection, rows)
         return new
@@ -198,30 +198,27 @@ class SqlSlots(SlotStore):
 
     def claim(self, seen: SlotRecord, holder: str, seconds: float) -> Claim | None:
         with self._changing() as connection:
-            now = self._now(connection)
-            due = sa.or_(
-                sa.and_(slots.c.status == "waiting", slots.c.not_before <= now),
-                sa.and_(slots.c.status == "claimed", slots.c.expires_at <= now),
-            )
-            died = sa.and_(slots.c.status == "claimed", slots.c.begun)
-            change = (
-                sa.update(slots)
-                .where(*_is(seen.slot), slots.c.fence == seen.fence, due)
-                .ordered_values(  # deaths first: MySQL would show it the new values
-                    (slots.c.deaths, slots.c.deaths + sa.case((died, 1), else_=0)),
-                    (slots.c.begun, False),
-                    (slots.c.status, "claimed"),
-                    (slots.c.fence, seen.fence + 1),
-                    (slots.c.holder, holder),
-                    (slots.c.expires_at, now + dt.timedelta(seconds=seconds)),
-                )
-            )
-            if connection.execute(change).rowcount != 1:
+            change = claim_statement(self._now(connection), holder, seconds)
+            if connection.execute(change, slot_values(seen.slot, seen.fence)).rowcount != 1:
                 return None
             known = connection.execute(
-                sa.select(slots.c.failures, slots.c.deaths).where(*_is(seen.slot))
+                sa.select(slots.c.failures, slots.c.deaths).where(*is_slot(seen.slot))
             ).one()
         return Claim(seen.slot, holder, seen.fence + 1, int(known.failures), int(known.deaths))
+
+    def claim_all(self, seen: Sequence[SlotRecord], holder: str, seconds: float) -> list[Claim]:
+        fences = {record.slot: record.fence + 1 for record in seen}
+        if not fences:
+            return []
+        with self._changing() as connection:
+            change = claim_statement(self._now(connection), holder, seconds)
+            connection.execute(change, [slot_values(record.slot, record.fence) for record in seen])
+            now = read_many(connection, list(fences))
+        return [
+            Claim(slot, holder, record.fence, record.failures, record.deaths)
+            for slot, record in now.items()
+            if (record.status, record.fence, record.holder) == ("claimed", fences[slot], holder)
+        ]
 
     def begin(self, claim: Claim, seconds: float, holder: str | None = None) -> bool:
         def begun(now: dt.datetime) -> dict[str, Any]:
@@ -235,7 +232,27 @@ class SqlSlots(SlotStore):
         return self._change(claim, lambda now: {"expires_at": now + dt.timedelta(seconds=seconds), **told})
 
     def end(self, claim: Claim, status: SlotStatus, reason: str | None = None) -> bool:
-        return self._change(claim, lambda now: {"status": status, **_let_go(reason)})
+        return self._change(claim, lambda now: {"status": status, **let_go(reason)})
+
+    def end_all(self, reasons: Mapping[Claim, str | None], status: SlotStatus) -> set[Slot]:
+        if not reasons:
+            return set()
+        change = (
+            sa.update(slots)
+            .where(*is_given_slot(), slots.c.status == "claimed")
+            .values(status=status, holder=None, expires_at=None, reason=sa.bindparam("told"))
+        )
+        given = [
+            {**slot_values(claim.slot, claim.fence), "told": None if why is None else shown_text(why)}
+            for claim, why in reasons.items()
+        ]
+        with self._changing() as connection:
+            connection.execute(change, given)
+            now = read_many(connection, [claim.slot for claim in reasons])
+        fences = {claim.slot: claim.fence for claim in reasons}
+        return {
+            slot for slot, record in now.items() if (record.status, record.fence) == (status, fences[slot])
+        }
 
     def wait(self, claim: Claim, seconds: float, reason: str | None = None, *, failed: bool = True) -> bool:
         return self._change(
@@ -244,15 +261,24 @@ class SqlSlots(SlotStore):
                 "status": "waiting",
                 "failures": slots.c.failures + int(failed),
                 "not_before": now + dt.timedelta(seconds=seconds),
-                **_let_go(reason),
+                **let_go(reason),
             },
         )
+
+    def hasten(self, seen: SlotRecord) -> bool:
+        with self._changing() as connection:
+            change = (
+                sa.update(slots)
+                .where(*is_slot(seen.slot), slots.c.status == "waiting", slots.c.fence == seen.fence)
+                .values(not_before=self._now(connection))
+            )
+            return connection.execute(change).rowcount == 1
 
     def reopen(self, slot: Slot) -> bool:
         with self._changing() as connection:
             change = (
                 sa.update(slots)
-                .where(*_is(slot), slots.c.status.in_(("gave_up", "skipped")))
+                .where(*is_slot(slot), slots.c.status.in_(("gave_up", "skipped")))
                 .values(status="waiting", failures=0, deaths=0, not_before=self._now(connection), reason=None)
             )
             return connection.execute(change).rowcount == 1
@@ -264,7 +290,7 @@ class SqlSlots(SlotStore):
         with self._changing() as connection:
             change = (
                 sa.update(slots)
-                .where(*_is(claim.slot), slots.c.status == "claimed", slots.c.fence == claim.fence, *also)
+                .where(*is_slot(claim.slot), slots.c.status == "claimed", slots.c.fence == claim.fence, *also)
                 .values(values(self._now(connection)))
             )
             return connection.execute(change).rowcount == 1
@@ -316,15 +342,15 @@ class SqlSlots(SlotStore):
         query = (
             sa.select(slots.c.pipeline, slots.c.fires_at)
             .where(slots.c.fires_at < before, ended, newer, sa.not_(awaited), mine)
-            .limit(_AT_ONCE)
+            .limit(AT_ONCE)
         )
         done = 0
         while True:
             with self._changing() as connection:
                 old = [Slot(row.pipeline, row.fires_at) for row in connection.execute(query)]
                 for slot in old:  # one that was reopened since it was found stays
-                    done += connection.execute(sa.delete(slots).where(*_is(slot), ended)).rowcount
-            if len(old) < _AT_ONCE:
+                    done += connection.execute(sa.delete(slots).where(*is_slot(slot), ended)).rowcount
+            if len(old) < AT_ONCE:
                 return done
 
     # ------------------------------------------------------------------ the database
@@ -363,28 +389,3 @@ class SqlSlots(SlotStore):
                 yield connection
         except SQLAlchemyError as error:
             raise run_log_unavailable(self.location, error) from error
-
-
-def _is(slot: Slot) -> tuple[Any, Any]:
-    return slots.c.pipeline == slot.pipeline, slots.c.fires_at == slot.at
-
-
-def _let_go(reason: str | None) -> dict[str, Any]:
-    return {"holder": None, "expires_at": None, "reason": None if reason is None else shown_text(reason)}
-
-
-def _record(row: Any) -> SlotRecord:
-    """A row of the table, its columns in their order."""
-    pipeline, at, status, fence, failures, deaths, begun, not_before, holder, expires_at, reason = row
-    return SlotRecord(
-        slot=Slot(pipeline, at),
-        status=status,
-        fence=int(fence),
-        failures=int(failures),
-        deaths=int(deaths),
-        not_before=not_before,
-        holder=holder,
-        expires_at=expires_at,
-        reason=reason,
-        begun=bool(begun),
-    )

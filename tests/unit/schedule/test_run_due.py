@@ -7,13 +7,15 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from ematix_flow import (
     AllOf,
@@ -50,7 +52,7 @@ from ematix_flow.state.holders import holder_is_dead, new_holder
 from ematix_flow.state.records import utc_now
 from ematix_flow.state.runlog import run_log_location
 from ematix_flow.state.runlog_sql import open_slots_file
-from ematix_flow.state.slots import Claim, Slot, SlotRecord
+from ematix_flow.state.slots import Claim, Slot, SlotRecord, SlotStore
 
 MINUTE = dt.timedelta(minutes=1)
 LOG = "sqlite://log.db"
@@ -772,7 +774,7 @@ def test_a_slot_is_skipped_though_the_run_log_does_not_take_it(
     declare("orders", "upstream")
     slot = open_slot("orders", utc_now())
     with runner() as here:
-        monkeypatch.setattr(here.run_log, "start", away)
+        monkeypatch.setattr(here.run_log, "start_all", away)
         assert names(here.run_due(MINUTE)) == [("orders", "skipped")]
     assert status_of(slot)[0] == "skipped"
     assert "was not recorded: the run log is not there" in caplog.text
@@ -987,3 +989,68 @@ def test_the_code_of_run_due_is_that_of_its_errors_where_they_agree() -> None:
     locked = SlotOutcome(slot, "waiting", error=PipelineLocked("another run has it"))
     failed = SlotOutcome(slot, "waiting", error=LoadError("no"))
     assert [exit_code(each) for each in ([], [fine], [fine, locked], [locked, failed])] == [0, 0, 4, 1]
+
+
+# ------------------------------------------------------------------ many that are skipped at once
+
+
+def skipped_at_once(number: int) -> tuple[int, int]:
+    """How many transactions, and questions, it takes to skip so many slots behind a failure, and more."""
+    failed = declare(f"failed{number}", sql="SELECT id FROM nowhere").spec.name
+    branches = [declare(f"branch{number}_{each}", failed).spec.name for each in range(number)]
+    leaves = [declare(f"leaf{number}_{each}", name).spec.name for each, name in enumerate(branches)]
+    at = utc_now()
+    current_registry().check()
+    counts: Counter[str] = Counter()
+
+    def count(what: str) -> Callable[..., None]:
+        return lambda *_: counts.update([what])
+
+    with runner(frozenset([failed, *branches, *leaves])) as here:
+        here.store.open([Slot(failed, at)])
+        assert [each.status for each in here.run_due(MINUTE)] == ["gave_up"]
+        here.store.open([Slot(name, at) for name in (*branches, *leaves)])
+        sa.event.listen(sa.Engine, "commit", commits := count("transactions"))
+        sa.event.listen(sa.Engine, "before_cursor_execute", asks := count("statements"))
+        try:
+            outcomes = here.run_due(MINUTE)
+        finally:
+            sa.event.remove(sa.Engine, "commit", commits)
+            sa.event.remove(sa.Engine, "before_cursor_execute", asks)
+        assert names(outcomes) == [(name, "skipped") for name in (*branches, *leaves)]
+        recorded = [here.run_log.list(name) for name in (*branches, *leaves)]
+        assert [(len(each), each[0].status) for each in recorded] == [(1, "skipped")] * 2 * number
+        assert all(f"{failed} of" in (each[0].error_message or "") for each in recorded)
+    return counts["transactions"], counts["statements"]
+
+
+def test_what_many_skips_of_one_look_cost_does_not_grow_with_them() -> None:
+    assert skipped_at_once(2) == skipped_at_once(60)
+
+
+def test_a_slot_that_another_claims_meanwhile_is_not_skipped_and_holds_back_what_needs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    declare("failed", sql="SELECT id FROM nowhere")
+    declare("taken", "failed")
+    declare("other", "failed")
+    declare("after", "taken")
+    at = utc_now()
+    for name in ("failed", "taken", "other", "after"):
+        open_slot(name, at)
+    current_registry().check()
+    with runner() as here:
+        claim_all = type(here.store).claim_all
+
+        def late(store: SlotStore, seen: Sequence[SlotRecord], holder: str, seconds: float) -> list[Claim]:
+            taken = store.get(Slot("taken", at))
+            assert taken is not None
+            if taken.fence == 0:
+                assert store.claim(taken, "another", 60) is not None
+            return claim_all(store, seen, holder, seconds)
+
+        monkeypatch.setattr(type(here.store), "claim_all", late)
+        outcomes = here.run_due(MINUTE)
+    assert names(outcomes)[:2] == [("failed", "gave_up"), ("other", "skipped")]
+    assert status_of(Slot("taken", at))[0] == "claimed"
+    assert status_of(Slot("after", at))[0] == "waiting"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from ematix_flow.schedule.executors.base import CannotDispatch, Dispatch, Ending
 from ematix_flow.schedule.run import RunContext
 from ematix_flow.schedule.run_due import Runner
 from ematix_flow.schedule.scheduler import Scheduler
-from ematix_flow.schedule.slots import DEATHS, take
+from ematix_flow.schedule.slots import DEATHS, Ended, conclude, take
 from ematix_flow.spec.pipelines import RetryPolicy
 from ematix_flow.state.runlog import NullRunLog
 from ematix_flow.state.slots import Claim, Slot, SlotRecord
@@ -470,3 +471,59 @@ def test_what_is_due_and_finds_no_room_is_told_with_how_far_behind_it_is(desk: D
 
 def broken() -> Sight:
     raise ConfigError("the executor does not answer")
+
+
+HOURS = 3600.0
+
+
+def test_an_attempt_that_failed_while_a_clock_was_ahead_is_tried_again_at_its_pace(desk: Desk) -> None:
+    desk.declare("orders", retry={"max_attempts": 3, "base_secs": 1800})
+    slot = desk.open("orders")
+    desk.clock.pass_(5 * HOURS)
+    (claim,) = desk.scheduler().tick()
+    policy = current_registry().pipeline("orders").spec.retry
+    assert conclude(desk.store, claim, Ended(False, "no source"), policy, random.Random(1)) == "waiting"
+    desk.clock.pass_(-5 * HOURS)
+    (again,) = desk.scheduler().tick()
+    assert (again.slot, again.fence, again.failures) == (slot, 2, 1)
+
+
+def test_a_pause_that_the_policy_asks_for_is_kept(desk: Desk) -> None:
+    desk.declare("orders", retry={"max_attempts": 3, "base_secs": 7200})
+    slot = desk.open("orders")
+    (claim,) = desk.scheduler().tick()
+    desk.store.wait(claim, 7200 * 1.1, "no source")
+    assert desk.scheduler().tick() == []
+    found = desk.store.get(slot)
+    assert found is not None and found.not_before == NOON + dt.timedelta(seconds=7920)
+
+
+def test_a_slot_that_a_clock_ahead_of_time_has_opened_late_runs_when_the_clock_is_right_again(
+    desk: Desk,
+) -> None:
+    desk.declare("orders")
+    desk.clock.pass_(5 * HOURS)
+    slot = desk.open("orders")
+    desk.clock.pass_(-5 * HOURS)
+    assert [claim.slot for claim in desk.scheduler().tick()] == [slot]
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_run_elsewhere_that_died_while_a_clock_was_ahead_is_taken_over_within_an_hour(
+    desk: Desk, lives: bool
+) -> None:
+    desk.declare("orders")
+    slot = desk.open("orders")
+    desk.clock.pass_(5 * HOURS)
+    (claim,) = desk.scheduler().tick()
+    assert desk.store.begin(claim, 300)
+    desk.clock.pass_(-5 * HOURS)
+    assert desk.scheduler().tick() == []
+    if lives:
+        assert desk.store.renew(claim, 300)
+    desk.clock.pass_(HOURS - 1)
+    if lives:
+        assert desk.store.renew(claim, 300)
+    assert desk.scheduler().tick() == []
+    desk.clock.pass_(2)
+    assert [each.slot for each in desk.scheduler().tick()] == ([] if lives else [slot])
