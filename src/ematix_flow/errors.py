@@ -28,6 +28,7 @@
     │   │   └── SourceMissing              no such topic, queue, subscription, stream, folder or table
     │   ├── RowRejected                    a value too long, out of range, null, not castable
     │   ├── TargetFailed
+    │   │   └── TargetMissing              no such topic, queue, exchange or stream to send to
     │   ├── PostTransformFailed            the load itself is committed
     │   └── ShrinkRefused                  a refresh would lose more rows than allowed
     ├── PipelineLocked                 4   the same pipeline is running
@@ -220,6 +221,10 @@ class RowRejected(LoadError):
 
 
 class TargetFailed(LoadError):
+    pass
+
+
+class TargetMissing(TargetFailed):
     pass
 
 

@@ -336,7 +336,7 @@ class MessageTarget(ABC):
 
     @abstractmethod
     def check_place(self, place: str) -> None:
-        """Whether that topic, queue or stream takes messages; the error says how to create it."""
+        """Whether that topic, queue or stream takes messages; TargetMissing says how to create it."""
 
     @abstractmethod
     def sender(self, place: str, options: Mapping[str, str]) -> Sender: ...

@@ -30,6 +30,7 @@ from ematix_flow.errors import (
     PlanError,
     RowRejected,
     SourceMissing,
+    TargetMissing,
     UnreadableMessages,
     UsageError,
 )
@@ -231,7 +232,7 @@ class _Run:
         self._record: RunRecord | None = None  # of the attempt that is made, or was
         self._well_after = dt.timedelta()
         self._is_well = False
-        self._has_followed = False  # whether its source was there in one of the attempts
+        self._has_followed = False  # whether its source and its targets were there in one of the attempts
 
     def supervised(self, policy: RestartPolicy) -> None:
         self._well_after = dt.timedelta(seconds=policy.reset_backoff_after_seconds)
@@ -250,10 +251,11 @@ class _Run:
     def _is_final(self, error: FlowError) -> bool:
         """Whether another start would meet the same.
 
-        A source that is missing from the beginning is a mistake that no restart mends. One that vanished
-        under the stream may come back, as a table does that somebody makes again.
+        A source or a broker's target that is missing from the beginning is a mistake that no restart fixes.
+        One that vanished under the stream may come back, as a table does that somebody makes again.
         """
-        return isinstance(error, _FINAL) or (isinstance(error, SourceMissing) and not self._has_followed)
+        is_missing = isinstance(error, SourceMissing | TargetMissing)
+        return isinstance(error, _FINAL) or (is_missing and not self._has_followed)
 
     def attempt(self) -> None:
         """One start, recorded in the run log."""

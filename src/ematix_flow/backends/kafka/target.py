@@ -12,7 +12,7 @@ from ematix_flow.backends.kafka.failures import create_command
 from ematix_flow.backends.kafka.sender import KafkaSender
 from ematix_flow.backends.kafka.transactions import settled_marker
 from ematix_flow.backends.streams import MessageTarget
-from ematix_flow.errors import FlowError, TargetFailed, did_you_mean
+from ematix_flow.errors import FlowError, TargetMissing, did_you_mean
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class KafkaTarget(MessageTarget):
         if place in there:
             return
         hint = did_you_mean(place, [name for name in there if not name.startswith("__")])
-        raise TargetFailed(
+        raise TargetMissing(
             f"there is no topic {place!r} in the Kafka cluster at "
             f"{self._cluster.connection.bootstrap_servers}.{hint}",
             state="nothing was sent",

@@ -9,27 +9,28 @@ from botocore.exceptions import ClientError
 
 from ematix_flow.backends.kinesis.client import named, short
 from ematix_flow.backends.kinesis.failures import code_of, is_denied, understood
-from ematix_flow.errors import FlowError, SourceFailed, SourceMissing
+from ematix_flow.errors import FlowError, SourceFailed, SourceMissing, TargetFailed, TargetMissing
 from ematix_flow.spec.connections import KinesisConnection
 
+_MISSING: dict[type[FlowError], type[FlowError]] = {SourceFailed: SourceMissing, TargetFailed: TargetMissing}
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
 _ARN = re.compile(r"arn:aws[a-z-]*:kinesis:[a-z0-9-]*:\d*:stream/[A-Za-z0-9_.\-]{1,128}")
 
 
 def summary_of(
-    connection: KinesisConnection, client: Any, stream: str, missing: type[FlowError]
+    connection: KinesisConnection, client: Any, stream: str, failed: type[FlowError]
 ) -> dict[str, Any] | None:
     """What the service says of a stream; None when this user may not ask.
 
-    ``missing`` is raised when it does not say, and for a source `SourceMissing` when there is none.
+    ``failed`` is raised when it does not say, and `SourceMissing` or `TargetMissing` when there is none.
     """
-    absent = SourceMissing if missing is SourceFailed else missing
+    absent = _MISSING.get(failed, failed)
     if not (_NAME.fullmatch(stream) or _ARN.fullmatch(stream)):
         raise absent(
             f"{stream!r} is no name of a Kinesis stream",
             next_step="a name has 1 to 128 of letters, digits and  _ . -;  or it is an ARN of a stream",
         )
-    with understood(connection, f"look at stream {short(stream)!r}", missing):
+    with understood(connection, f"look at stream {short(stream)!r}", failed):
         try:
             answer: dict[str, Any] = client.describe_stream_summary(**named(stream))
         except ClientError as error:

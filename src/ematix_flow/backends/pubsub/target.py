@@ -11,7 +11,7 @@ from ematix_flow.backends.pubsub.clients import CALL_SECONDS, briefly, publisher
 from ematix_flow.backends.pubsub.failures import understood
 from ematix_flow.backends.pubsub.sender import PubSubSender
 from ematix_flow.backends.streams import MessageTarget, Sender
-from ematix_flow.errors import ConfigError, TargetFailed
+from ematix_flow.errors import ConfigError, TargetFailed, TargetMissing
 from ematix_flow.spec.connections import PubSubConnection
 
 _OPTIONS = ("ordering",)
@@ -25,7 +25,7 @@ class PubSubTarget(MessageTarget):
 
     def check_place(self, place: str) -> None:
         project = self._connection.project_id
-        path = names.topic_path(project, place, TargetFailed)
+        path = names.topic_path(project, place, TargetMissing)
         doing = f"look at topic {names.short(path)!r}"
         with publisher(self._connection) as client, understood(self._connection, doing, TargetFailed):
             try:
@@ -33,7 +33,7 @@ class PubSubTarget(MessageTarget):
             except PermissionDenied:  # to publish needs less than to look
                 return
             except NotFound as error:
-                raise TargetFailed(
+                raise TargetMissing(
                     f"project {project!r} has no topic {names.short(path)!r}",
                     next_step=f"gcloud pubsub topics create {names.short(path)} --project={project}",
                 ) from error

@@ -22,6 +22,7 @@ from ematix_flow.errors import (
     SourceFailed,
     SourceMissing,
     TargetFailed,
+    TargetMissing,
 )
 
 URL_FIELDS = "url / amqp_url"  # the same: one takes the other's place
@@ -95,7 +96,8 @@ def source_refused(error: BaseException, name: str, queue: str, *, was_there: bo
 def target_refused(error: BaseException, name: str, place: str) -> TargetFailed:
     """The broker does not let us send there."""
     what, step = _queue_reason(error, place, False)
-    return TargetFailed(f"connection {name!r}: {what}", state="nothing was sent", next_step=step)
+    kind = TargetMissing if _code(error) == NOT_FOUND else TargetFailed
+    return kind(f"connection {name!r}: {what}", state="nothing was sent", next_step=step)
 
 
 def _queue_reason(error: BaseException, place: str, was_there: bool) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from ematix_flow.backends.rabbitmq.address import Address
 from ematix_flow.backends.rabbitmq.failures import sending_failed, target_refused
 from ematix_flow.backends.rabbitmq.messages import SHORT_BYTES, amqp_headers, rejected
 from ematix_flow.backends.streams import HEADERS, KEY, VALUE, Token
-from ematix_flow.errors import FlowError, TargetFailed
+from ematix_flow.errors import FlowError, TargetFailed, TargetMissing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +49,7 @@ def place_of(text: str) -> Place:
         return Place("", text)
     exchange, _, routing_key = text.removeprefix(EXCHANGE).partition("/")
     if not exchange:
-        raise TargetFailed(
+        raise TargetMissing(
             f"{text!r} names no exchange", next_step="write  exchange:name  or  exchange:name/routing.key"
         )
     return Place(exchange, routing_key)

@@ -88,6 +88,8 @@ class Part:
 
     def _run(self) -> None:
         stream, spark = self.stream, self.stream.world.spark()
+        if self.plan.columns is None:  # the sinks are opened with the first messages, which is too late
+            self._check_places()
         warm_workers(spark)
         sources = self._follow()
         known = self._loader(self._planned(self.plan)) if self.plan.columns is not None else None
@@ -110,6 +112,13 @@ class Part:
             query.wait()
         finally:
             query.close()
+
+    def _check_places(self) -> None:
+        """TargetMissing when a broker has no such topic, queue or stream to send to."""
+        for target in self.group:
+            messages = self.stream.world.backend(target.connection).message_target()
+            if messages is not None:
+                messages.check_place(target.topic or target.queue or "")
 
     def _report(self, batch: BatchReport) -> None:
         self._is_well()
