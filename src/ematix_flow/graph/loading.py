@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import sysconfig
 import traceback
 from pathlib import Path
 from types import ModuleType
@@ -79,12 +80,13 @@ def _users_line(error: BaseException) -> SourceLocation | None:
 
 
 def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Without the import machinery, the standard library, packages, and this one."""
+    """Without the import machinery, generated code, the standard library, packages, and this one."""
+    pythons = tuple({path + os.sep for path in map(sysconfig.get_path, ("stdlib", "platstdlib"))})
     return [
         traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name)
         for frame, line in traceback.walk_tb(error.__traceback__)
         if not is_frame_of_ours(frame)
-        and not frame.f_code.co_filename.startswith(("<frozen", sys.base_prefix))
+        and not frame.f_code.co_filename.startswith(("<", *pythons))
         and os.sep + "importlib" + os.sep not in frame.f_code.co_filename
         and "site-packages" not in frame.f_code.co_filename
     ]

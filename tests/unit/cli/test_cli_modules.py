@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.unit.cli.conftest import PIPELINES
 
 
@@ -57,6 +59,17 @@ def test_a_wrong_declaration_points_at_its_line(flow, project):
     assert failed.code == 2
     assert "Did you mean 'truncate'?" in failed.err
     assert "where: wrong.py:" in failed.err
+
+
+@pytest.mark.parametrize(
+    "wrong", ["String[0]", "Numeric[5, 9]", 'to_timezone("CEST")'], ids=["length", "scale", "zone"]
+)
+def test_a_wrong_type_or_marker_points_at_its_line(flow, project, wrong):
+    before = "from ematix_flow import Numeric, String\nfrom ematix_flow.normalize import to_timezone\n"
+    (project / "wrong.py").write_text(f"{before}\nWRONG = {wrong}\n")
+    failed = flow("list", "--module", "wrong")
+    assert failed.code == 2
+    assert "where: wrong.py:4\n" in failed.err
 
 
 def test_the_list_says_what_each_pipeline_loads_and_when(flow, project):
