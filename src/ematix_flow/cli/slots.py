@@ -46,7 +46,7 @@ def slot_runner(
 ) -> Iterator[Runner]:
     """Runs slots of these pipelines, and records each run. ``kept`` as for `open_slots`.
 
-    With ``stand_in``, slots and runs whose store cannot be opened are kept in memory for this call, with a
+    With ``stand_in``, slots and runs whose store cannot be written are kept in memory for this call, with a
     warning.
     """
     from ematix_flow.schedule.context import run_context
@@ -116,14 +116,19 @@ def _needed_slots(run_log: str | None, *, kept: bool = False, looking: bool = Fa
 
 
 def _slots_or_stand_in(run_log: str | None) -> tuple[SlotStore, str | None]:
-    """The slots and the run log; where they cannot be opened, empty ones that end with this process."""
+    """The slots and the run log; where they cannot be written, empty ones that end with this process."""
     from ematix_flow.errors import FlowError
     from ematix_flow.state.slots_memory import MemorySlots
 
     slots_url(run_log)  # a URL that means nothing is an error all the same
+    store: SlotStore | None = None
     try:
-        return _needed_slots(run_log), run_log
+        store = _needed_slots(run_log)
+        store.require_writable()
+        return store, run_log
     except FlowError as error:
+        if store is not None:
+            store.close()
         _log.warning(
             "the run log cannot be used: %s. What fired within --interval runs all the same; the ledger of a "
             "target keeps a slot that has run before from being loaded twice. Missed slots, retries and "

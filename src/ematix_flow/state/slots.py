@@ -8,6 +8,7 @@ newest. Moments are those of the store's own clock, so that no holder's clock ma
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -181,6 +182,12 @@ class SlotStore(ABC):
 
     @abstractmethod
     def release(self, lease: Lease) -> None: ...
+
+    def require_writable(self) -> None:
+        """Raise what a write raises, before anything depends on one."""
+        lease = self.lease("write check", str(uuid.uuid4()), 1)
+        if lease is not None:
+            self.release(lease)
 
     @abstractmethod
     def purge(self, before: dt.datetime, pipeline: str | None = None) -> int:

@@ -211,6 +211,21 @@ def test_without_its_store_run_due_warns_and_runs_what_fired(flow, tmp_path):
     assert nonsense.code == 2 and "poem" in nonsense.err
 
 
+def test_a_store_that_can_be_read_and_not_written_is_no_reason_to_stop_run_due(flow, tmp_path):
+    assert flow("run-due", "--run-log", "log.db", "-o", "json").code == 0
+    with sqlite3.connect(tmp_path / "log.db") as log:
+        for table in ("flow_leases", "flow_slots"):
+            for change in ("INSERT", "UPDATE"):
+                log.execute(
+                    f"CREATE TRIGGER no_{change}_{table} BEFORE {change} ON {table} "
+                    "BEGIN SELECT RAISE(ABORT, 'attempt to write a readonly database'); END"
+                )
+    done = flow("run-due", "--run-log", "log.db", "-o", "json")
+    assert done.code == 0, done.err
+    assert "warning: the run log cannot be used: " in done.err and "readonly" in done.err
+    assert "orders" in {run["pipeline"] for run in done.json if run["status"] == "succeeded"}
+
+
 def test_where_it_is_required_run_due_runs_nothing_without_its_store(flow, tmp_path):
     away = flow("run-due", "--require-run-log", "--run-log", "postgres://etl:secret@127.0.0.1:1/runs")
     assert away.code == 5
