@@ -172,6 +172,27 @@ def test_whole_numbers_among_fractions_keep_their_digits(spark: SparkSession, tm
         streamed(spark, tmp_path, wanted)
 
 
+def test_whole_numbers_among_fractions_keep_their_digits_under_a_folder_without_a_value(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for folder, line in {"p=": '{"n": 12345678901234567}', "p=Z%C3%BCrich": '{"n": 0.5}'}.items():
+        (tmp_path / "t" / folder).mkdir(parents=True)
+        (tmp_path / "t" / folder / "1.json").write_text(line + "\n")
+    assert sorted(rows(spark, tmp_path), key=str) == [
+        {"n": Decimal("0.5"), "p": "Zürich"},
+        {"n": Decimal("12345678901234567.0"), "p": ""},
+    ]
+
+
+def test_a_key_that_comes_twice_is_found_also_where_only_the_first_lines_are_looked_at(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "1.json").write_text('{"a": 1}\n{"a": 1, "a": 2}\n')
+    with pytest.raises(SourceFailed, match=r"line 2 of .*the key 'a' twice"):
+        rows(spark, tmp_path, schema_infer_max_records=5)
+
+
 BAD = {
     "half a pair": ([f'{{"a": "x{half}"}}' for half in HALVES], "holds half of a surrogate pair"),
     "half a pair in a key": (['{"\\udc00": 1}'], "holds half of a surrogate pair"),

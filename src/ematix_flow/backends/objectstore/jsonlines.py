@@ -100,11 +100,16 @@ class _Twice(ValueError):
     """A key that an object has twice."""
 
 
+def parse_line(text: str) -> Any:
+    """What a line holds, {} for an empty one; ValueError for an object that has a key twice."""
+    return json.loads(text, object_pairs_hook=_object) if text.strip() else {}
+
+
 def _problem(line: bytes) -> tuple[str, str] | None:
     """What is wrong with a line, and what to do about it."""
     text = line.decode("utf-8-sig")
     try:
-        value = json.loads(text, object_pairs_hook=_object) if text.strip() else {}
+        value = parse_line(text)
     except _Twice as error:
         return f"has an object with {error}", "leave one of them out, or give it another name"
     except ValueError as error:

@@ -7,7 +7,6 @@ another is text.
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
@@ -26,6 +25,7 @@ from ematix_flow.backends.objectstore.jsonlines import (
     case_twins,
     keys_of,
     no_key,
+    parse_line,
     text_facts,
 )
 from ematix_flow.backends.objectstore.packing import is_hadoops, require_text
@@ -188,7 +188,9 @@ def _exact_types(spark: SparkSession, table: ReadableTable, types: Mapping[str, 
     if not asked:
         return {}
     texts = {name: _with_text(kind, list(_doubles(kind))) for name, kind in types.items()}
-    lines = _read(spark, table, {name: texts[name] for name in dict(asked)}, {})
+    fields = ", ".join(f"{quoted(name)} {texts[name]}" for name in dict(asked))
+    reader = spark.read.format("json").option("mode", "FAILFAST").schema(fields)
+    lines = load_without_partitions(spark, reader, table.files)
     lossy = [f"coalesce(bool_or({_is_lossy(quoted(name), path)}), false)" for name, path in asked]
     row = lines.selectExpr(*lossy).collect()[0]
     found: dict[str, list[Path]] = {}
@@ -253,7 +255,7 @@ def _of_first_lines(spark: SparkSession, table: ReadableTable, limit: int) -> Se
     found = pa.struct([])
     for row in lines.limit(limit).collect():
         try:
-            value = json.loads(row.value.removeprefix("\ufeff")) if row.value.strip() else {}
+            value = parse_line(row.value.removeprefix("\ufeff"))
         except ValueError as error:
             raise bad_line(table.files) or SourceFailed(
                 f"a line of {table.name!r} in {table.folder} is no JSON: {error}", next_step=ONE_A_LINE
