@@ -5,18 +5,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ematix_flow.backends.payloads import protobuf_schema
+from ematix_flow.backends.payloads import protobuf_schema, registry
 from ematix_flow.backends.payloads.codecs import describe, encoder_for
 from ematix_flow.backends.payloads.protobuf_schema import UnusableSchema, compiled, message_class
 from ematix_flow.backends.payloads.registry import Reference, Schema
+from ematix_flow.engine.streams.schemas import KnownSchemas
 from ematix_flow.errors import RowRejected, SchemaMismatch
 from tests.contract.payload_registry import avro, batch, payload, read, record
 from tests.contract.registry_fake import FakeRegistry, fake_registry
-from tests.unit.backends.payload_messages import column, numeric, utc
+from tests.unit.backends.payload_messages import column, messages, numeric, utc
 
 X = (column("x", "integer"),)
 
@@ -204,3 +206,20 @@ def test_microseconds_are_not_cut_off_by_a_schema_of_milliseconds(fake: FakeRegi
     assert read(source, columns, values).rows.to_pylist() == [whole, {"at": None}]
     with pytest.raises(RowRejected, match=r"row 2, column 'at'.*milliseconds"):
         encoder.encode(batch(columns, [whole, lost]))
+
+
+def test_a_schema_that_the_registry_gets_after_its_first_message_is_judged_then(
+    fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_MISSING_SECONDS", 0.0)
+    first = fake.put("t-value", record(("x", "int")))
+    known = KnownSchemas(payload(fake.url, "avro", "t"), X)
+
+    def batch_with(schema_id: int) -> Any:
+        return SimpleNamespace(few=lambda: [messages([framed(schema_id, b"\x02")])])
+
+    assert not known.bring_more(batch_with(first))
+    assert not known.bring_more(batch_with(first + 1))  # nobody knows it yet
+    fake.put("t-value", record(("x", "int"), ("tier", "string")))
+    assert known.bring_more(batch_with(first + 1))
+    assert not known.bring_more(batch_with(first + 1))  # it was judged

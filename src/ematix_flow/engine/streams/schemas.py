@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.payloads.base import Payload
+from ematix_flow.backends.payloads.framing import SchemaId
 from ematix_flow.backends.streams import VALUE
 from ematix_flow.engine.streams.incoming import Incoming
 from ematix_flow.plan.stream_drift import brings_more
@@ -13,6 +14,8 @@ from ematix_flow.spec.tables import ColumnSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ematix_flow.backends.payloads.registry import Schema
 
 
 class KnownSchemas:
@@ -23,25 +26,31 @@ class KnownSchemas:
     ) -> None:
         """``judged`` are those of the plan before this one."""
         self.payload, self.columns = payload, tuple(columns)
-        self._beginnings: set[bytes] = set() if judged is None else set(judged._beginnings)
+        self._judged: set[SchemaId] = set() if judged is None else set(judged._judged)
 
     def bring_more(self, incoming: Incoming) -> bool:
         """Whether a message of the batch has a field, or a wider type, that the plan does not know.
 
-        A batch whose schemas are all known asks no registry.
+        A batch whose schemas are all known asks no registry. A schema that the registry does not have yet
+        is asked for again with the next batch.
         """
         from ematix_flow.backends.payloads.codecs import columns_of_schemas
         from ematix_flow.backends.payloads.framing import CONFLUENT_BYTES, GLUE_BYTES, schema_id
         from ematix_flow.backends.payloads.registry import registry_of
 
         registry = registry_of(self.payload)
-        new = _beginnings(incoming, GLUE_BYTES if registry.glue else CONFLUENT_BYTES) - self._beginnings
-        ids = {found for value in new if (found := schema_id(value, glue=registry.glue)) is not None}
+        beginnings = _beginnings(incoming, GLUE_BYTES if registry.glue else CONFLUENT_BYTES)
+        named = {found for value in beginnings if (found := schema_id(value, glue=registry.glue)) is not None}
+        ids = {found for found in named - self._judged if _is_usable(registry.schema(found))}
         more = brings_more(self.columns, columns_of_schemas(self.payload, ids))
-        self._beginnings |= new
+        self._judged |= ids
         if more:
             registry.forget_latest()  # which may be from before these messages
         return bool(more)
+
+
+def _is_usable(schema: Schema | None) -> bool:
+    return schema is not None and not schema.flaw
 
 
 def _beginnings(incoming: Incoming, size: int) -> set[bytes]:
