@@ -63,7 +63,7 @@ def source_sql(declared: DeclaredPipeline, world: World, source: BatchSource | S
         )
     columns = _table_columns(spec, spec.targets[0])
     if any(target.column_map for target in spec.targets):  # each target renames by itself
-        plain = [(name, name) for _, name in columns]
+        plain = [(name, name) for name in dict.fromkeys(source for _, source in columns)]
         return SourceSql(source.table_query(spec.source.table, plain), dict(spec.source.column_map))
     return SourceSql(source.table_query(spec.source.table, columns), {})
 

@@ -52,3 +52,36 @@ def test_each_target_renames_the_source_columns_by_its_own_map(tmp_path: Path, b
             (1, "a@x"),
             (2, "b@x"),
         ]
+
+
+@ematix.table(name="logins")
+class Login:
+    login: Annotated[Text, pk()]
+    shown: Text
+    user_id: BigInt
+
+
+@pytest.mark.parametrize("first", [Person, Login])
+def test_two_columns_of_a_target_may_come_from_one_of_the_source(tmp_path: Path, first: type) -> None:
+    path = tmp_path / "data.db"
+    with sqlite3.connect(path) as made:
+        made.execute("CREATE TABLE users (id INTEGER, mail TEXT)")
+        made.execute("INSERT INTO users VALUES (1, 'a@x')")
+    register_connection(SQLiteConnection(name="db", path=str(path)))
+    targets = [
+        ematix.target(Person, mode="append", column_map={"person_id": "id", "email": "mail"}),
+        ematix.target(Login, mode="merge", column_map={"login": "mail", "shown": "mail", "user_id": "id"}),
+    ]
+
+    @ematix.pipeline(
+        targets=targets if first is Person else targets[::-1],
+        target_connection="db",
+        source_table="users",
+    )
+    def spread(conn: Any) -> None:
+        return None
+
+    spread.sync()
+    with sqlite3.connect(path) as reading:
+        assert reading.execute("SELECT person_id, email FROM people").fetchall() == [(1, "a@x")]
+        assert reading.execute("SELECT login, shown, user_id FROM logins").fetchall() == [("a@x", "a@x", 1)]
