@@ -20,7 +20,8 @@ from ematix_flow.spec.connections.urls import split_url
 from ematix_flow.spec.redaction import is_secret_field, mask, remember_secret
 
 _LONGEST = 64 * 1024  # of a line that is written without an end
-# a variable that is only called like a secret may hold any word, and a word is part of many messages
+# A variable that is only called like a secret may hold a common word, which is part of many messages.
+_LONGEST_WORD = 11
 _WORD = re.compile(r"[a-z]+|[A-Z]+|\d+|[A-Z][a-z]+")
 
 
@@ -125,5 +126,6 @@ def remember_variables(env: Mapping[str, str]) -> None:
 
 
 def _remember(value: str) -> None:
-    if len(value) >= 6 and not _WORD.fullmatch(value) and not os.path.isabs(value):
+    is_word = len(value) <= _LONGEST_WORD and _WORD.fullmatch(value) is not None
+    if len(value) >= 6 and not is_word and not os.path.isabs(value):
         remember_secret(value)

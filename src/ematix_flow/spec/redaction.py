@@ -43,10 +43,11 @@ _lock = threading.Lock()
 
 
 def is_secret_field(name: str) -> bool:
-    """Whether a field of this name holds a secret (``password``, ``sasl_plain_password``, …)."""
+    """Whether a field of this name holds a secret (``password``, ``sasl_password``, ``PGPASSWORD``, …)."""
     if name in _PUBLIC_FIELDS:
         return False
-    return any(part in _SECRET_SEGMENTS for part in name.lower().split("_"))
+    parts = name.lower().split("_")
+    return any(part in _SECRET_SEGMENTS or part.endswith("password") for part in parts)
 
 
 def remember_secret(value: str) -> None:

@@ -200,3 +200,9 @@ def test_the_streams_are_as_before_when_a_command_has_ended(project: Path) -> No
 def test_a_variable_that_holds_a_common_word_masks_no_messages() -> None:
     remember_variables({"POSTGRES_PASSWORD": "postgres", "API_TOKEN": "abc-123-x", "CACHE_KEY": "/etc/key"})
     assert redaction.mask("postgres abc-123-x /etc/key") == "postgres *** /etc/key"
+
+
+@pytest.mark.parametrize("value", ["correcthorsebattery", "4929123412341234"])
+def test_a_long_value_of_a_variable_that_is_called_like_a_secret_is_masked(value: str) -> None:
+    remember_variables({"PGPASSWORD": value})
+    assert redaction.mask(f"it is {value}") == "it is ***"
