@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from ematix_flow import SQLiteConnection, ematix, register_connection
+from ematix_flow import DuckDBConnection, SQLiteConnection, ematix, register_connection
 from ematix_flow.backends.applying import STRATEGIES, WORK_TABLES
 from ematix_flow.backends.duckdb.dialect import DuckDBDialect
 from ematix_flow.backends.lake.companion import refuse_lifetime_names
@@ -20,7 +20,7 @@ from ematix_flow.backends.mysql.names import require_names
 from ematix_flow.backends.postgres.dialect import PostgresDialect
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.backends.sqlite.dialect import SQLiteDialect
-from ematix_flow.backends.table_names import ascii_lower, require_names_apart, require_table_names
+from ematix_flow.backends.table_names import require_names_apart, require_table_names
 from ematix_flow.errors import FlowError, SchemaMismatch
 from ematix_flow.spec.naming import RESERVED, own_name
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -149,8 +149,16 @@ def test_columns_that_differ_in_case_alone_are_refused_those_of_a_load_among_the
             require_names_apart(wider, "Spark")
 
 
-def test_sqlite_and_duckdb_keep_letters_beyond_ascii_apart() -> None:
-    require_names_apart(table_of("é", "É"), "SQLite", ascii_lower)
+@pytest.mark.parametrize("connection", [SQLiteConnection, DuckDBConnection])
+def test_sqlite_and_duckdb_keep_letters_beyond_ascii_apart(connection: Any, tmp_path: Path) -> None:
+    target = open_backend(connection(name="db", path=str(tmp_path / "db"))).target()
+    assert target is not None
+    for names in (("é", "É"), ("ä", "Ä")):
+        table = table_of(*names)
+        planned = target.plan_table(table, target.inspect(table))
+        assert planned.changes
+    with pytest.raises(SchemaMismatch):
+        target.plan_table(table_of("a", "A"), target.inspect(table_of("a", "A")))
     with pytest.raises(SchemaMismatch):
         require_names_apart(table_of("é", "É"), "Spark")
 
