@@ -122,6 +122,34 @@ def test_a_message_larger_than_the_topic_takes_is_told(kafka: KafkaServer) -> No
     assert "max.message.bytes" in str(failure.value.next_step)
 
 
+def test_what_the_check_lets_through_the_topic_takes(kafka: KafkaServer) -> None:
+    """Bytes that cannot be compressed, of every size around the limit: the check is exact for them."""
+    topic = kafka.create_topic("exact", config={"max.message.bytes": "2000"})
+    exact = sender(kafka, topic, **{"compression.type": "none"})
+
+    def message(size: int) -> pa.RecordBatch:
+        return outgoing([os.urandom(size)], keys=[b"key"], headers=[{"name": "value"}])
+
+    def is_let_through(size: int) -> bool:
+        try:
+            exact.check(message(size))
+        except RowRejected:
+            return False
+        return True
+
+    largest = max(filter(is_let_through, range(1_500, 2_001)))
+    assert exact.send([message(largest)]) == 1
+    with pytest.raises(TargetFailed, match="larger than the topic takes"):
+        exact.send([message(largest + 1)])
+
+
+def test_many_messages_go_to_a_topic_that_takes_few_bytes_at_once(kafka: KafkaServer) -> None:
+    topic = kafka.create_topic("narrow", config={"max.message.bytes": "2000"})
+    many = [os.urandom(1_500) for _ in range(50)]
+    assert sender(kafka, topic).send([outgoing(many)]) == 50
+    assert values(kafka, topic) == many
+
+
 def test_a_message_of_megabytes_goes_to_a_topic_that_takes_it(kafka: KafkaServer) -> None:
     topic = kafka.create_topic("large", config={"max.message.bytes": "8000000"})
     large = os.urandom(4_000_000)

@@ -33,6 +33,8 @@ _AWAY = (
     KafkaError._ALL_BROKERS_DOWN,
 )
 FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+_BATCH_SIZE = 1_000_000  # what librdkafka itself puts together at most
+_BATCH_BYTES, _RECORD_BYTES = 61, 3  # of the protocol itself; a record has flags, time and offset
 _PRODUCER: Mapping[str, Any] = {
     "enable.idempotence": True,
     "acks": "all",
@@ -92,7 +94,10 @@ class KafkaSender:
         return Outbox(self.connection, self.topic, self.producer_settings())
 
     def producer_settings(self) -> dict[str, Any]:
-        settings = {**client_settings(self.connection, _PRODUCER), **self.options}
+        ours = dict(_PRODUCER)
+        if self.largest is not None:  # the topic limits a batch as it limits a message
+            ours["batch.size"] = min(self.largest, _BATCH_SIZE)
+        settings = {**client_settings(self.connection, ours), **self.options}
         return {**settings, "delivery.report.only.error": True}
 
 
@@ -247,9 +252,18 @@ def _messages(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def _size(message: Mapping[str, Any]) -> int:
-    """The bytes of a message, without what its batch adds."""
-    headers = sum(len(name.encode()) + len(value or b"") for name, value in message.get("headers", ()))
-    return len(message["value"] or b"") + len(message.get("key", b"")) + headers
+    """The bytes of a batch that holds this message alone, which is what a topic limits."""
+    headers = message.get("headers", ())
+    texts = [message.get("key") or b"", message["value"] or b""]
+    for name, value in headers:
+        texts += [name.encode(), value or b""]
+    record = _RECORD_BYTES + _length_bytes(len(headers)) + sum(_length_bytes(len(t)) + len(t) for t in texts)
+    return _BATCH_BYTES + _length_bytes(record) + record
+
+
+def _length_bytes(length: int) -> int:
+    """How many bytes Kafka writes a length in: seven bits each, of twice the number."""
+    return max(1, -(-(2 * length).bit_length() // 7))
 
 
 def _compressed(message: Mapping[str, Any]) -> int:

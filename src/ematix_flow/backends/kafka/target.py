@@ -56,7 +56,8 @@ class KafkaTarget(MessageTarget):
         except FlowError as error:
             _log.debug("what topic %s takes is not known: %s", place, error.what)
             return None
-        return int(found["max.message.bytes"].value)
+        largest = found.get("max.message.bytes")  # what speaks Kafka's protocol may leave it out
+        return int(largest.value) if largest is not None and largest.value else None
 
     def last_token(self, pipeline: str, target: str) -> tuple[str, str | None] | None:
         found = settled_marker(self._cluster, pipeline, target)
