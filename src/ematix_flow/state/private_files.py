@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-_FOLDER, _FILE, _OTHERS = 0o700, 0o600, 0o077
+_FOLDER, _FILE, _OTHERS, _WORLD, _GROUP_WRITES = 0o700, 0o600, 0o077, 0o007, 0o020
 
 
 def make_private_folders(path: Path, *, tighten: bool = False) -> None:
@@ -50,17 +50,22 @@ def make_private_database(path: Path) -> None:
     """A SQLite file, made empty if it is missing. SQLite gives its side files the same rights.
 
     It is never opened when it is there: to close a file ends all locks that this process has on it. What
-    cannot be made is left to SQLite, which says why.
+    cannot be made is left to SQLite, which says why. One that its group may write is shared with that group
+    on purpose: it is closed to everybody else.
     """
     with suppress(OSError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _FILE))
     for suffix in ("", "-wal", "-shm", "-journal"):
-        close_to_others(path.with_name(path.name + suffix))
+        close_to_others(path.with_name(path.name + suffix), keep_shared=True)
 
 
-def close_to_others(path: Path) -> None:
-    """Take all rights from others, where the path is this user's to change; else leave it as it is."""
+def close_to_others(path: Path, *, keep_shared: bool = False) -> None:
+    """Take all rights from others, where the path is this user's to change; else leave it as it is.
+
+    With ``keep_shared`` a group that may write keeps its rights.
+    """
     with suppress(OSError):
         facts = path.stat()
-        if hasattr(os, "geteuid") and facts.st_uid == os.geteuid() and facts.st_mode & _OTHERS:
-            path.chmod(facts.st_mode & 0o7777 & ~_OTHERS)
+        others = _WORLD if keep_shared and facts.st_mode & _GROUP_WRITES else _OTHERS
+        if hasattr(os, "geteuid") and facts.st_uid == os.geteuid() and facts.st_mode & others:
+            path.chmod(facts.st_mode & 0o7777 & ~others)

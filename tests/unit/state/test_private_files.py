@@ -68,6 +68,14 @@ def test_a_database_and_its_side_files_are_closed_with_others_that_hold_it_open(
         assert modes_below(tmp_path) == {(False, 0o600)}
 
 
+def test_a_database_that_a_group_writes_stays_open_to_it_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    path.touch()
+    path.chmod(0o664)
+    make_private_database(path)
+    assert mode(path) == 0o660
+
+
 def test_a_database_that_cannot_be_made_is_left_to_sqlite(tmp_path: Path) -> None:
     make_private_database(tmp_path / "missing" / "state.db")
     assert not (tmp_path / "missing").exists()
