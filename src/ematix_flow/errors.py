@@ -105,8 +105,8 @@ class FlowError(Exception):
 
     @property
     def advice(self) -> str | None:
-        """What to do next: what was said, else to correct what stands at a known place."""
-        if self.next_step or self.where is None or self.exit_code not in (1, 2):
+        """What to do next: the error's own step, else to correct a declaration at its known place."""
+        if self.next_step or self.where is None or self.exit_code != 2:
             return self.next_step
         return "correct it there, and run the same command again"
 

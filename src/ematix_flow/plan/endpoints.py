@@ -14,7 +14,7 @@ from ematix_flow.backends.base import Backend
 
 _SHOWN = 3  # of all that differs: enough to find the cause
 # a setting may hold a secret: only these values are shown
-_OPEN = ("default database", "search_path", "user", "time zone", "file")
+_OPEN = ("default database", "search_path", "user", "timezone", "time_zone", "file")
 
 
 @dataclass(frozen=True)
