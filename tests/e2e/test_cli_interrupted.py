@@ -17,8 +17,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+import typer
 
+from ematix_flow.cli.app import app
 from ematix_flow.engine.java import find_java
 
 PROGRAM = "import sys; from ematix_flow.cli.main import main; sys.exit(main())"
@@ -194,7 +197,23 @@ IMPORTS = {
     "freshness-check": ["freshness-check"],
     "list": ["list"],
     "status": ["status"],
-    "dlq": ["dlq", "list"],
+    "clear": ["clear", "few"],
+    "consume-list": ["consume-list"],
+    "transform list": ["transform", "list"],
+    "dlq list": ["dlq", "list"],
+    "connections list": ["connections", "list"],
+    "secrets list": ["secrets", "list"],
+}
+# others of these groups import by the same lines; a slot is run by the scheduler, whose own tests stop it
+LIKE_OTHERS = {
+    "transform run",
+    "dlq show",
+    "dlq replay",
+    "dlq park",
+    "dlq purge",
+    "connections check",
+    "secrets test",
+    "run-slot",
 }
 # Files are looked at by Spark, whatever the command wants to know of them.
 FILES = """
@@ -254,13 +273,28 @@ class Interrupted:
 
 
 def children_of(token: str) -> list[int]:
-    """The processes that have it in their environment, but for the command's own."""
+    """The processes that have it in their environment: the command itself, and what it has started."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if token.encode() in (folder / "environ").read_bytes():
                 found.append(int(folder.name))
     return found
+
+
+def commands_with_a_module(command: Any, names: tuple[str, ...] = ()) -> Iterator[str]:
+    """The names of all commands below this one that import the user's module."""
+    context = click.Context(command)
+    if not hasattr(command, "list_commands"):
+        if any("--module" in parameter.opts for parameter in command.params):
+            yield " ".join(names)
+        return
+    for name in command.list_commands(context):
+        yield from commands_with_a_module(command.get_command(context, name), (*names, name))
+
+
+def test_the_commands_that_are_stopped_here_are_all_that_import_a_module() -> None:
+    assert set(commands_with_a_module(typer.main.get_command(app))) == {*IMPORTS, *LIKE_OTHERS}
 
 
 @pytest.mark.fault
