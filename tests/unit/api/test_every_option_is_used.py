@@ -1,7 +1,8 @@
 """Each option of a declaration changes what is declared, or is refused: none is passed over in silence.
 
-The first test walks every parameter of every decorator in every situation of the table below; a new parameter
-fails it until it stands there. The others hold combinations in which one option hides another.
+The walks try every parameter of a pipeline, a stream, a target, a source, a lookup and a workflow in every
+situation of their tables; a new parameter fails them until it stands there. The others hold combinations in
+which one option hides another.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import pytest
 
 from ematix_flow import (
     BigInt,
+    Lookup,
     ManagedTable,
+    Source,
     Target,
     Text,
     TimestampTZ,
@@ -352,3 +355,214 @@ def test_an_option_of_a_stream_is_used_or_refused(options: dict[str, Any], said:
     with pytest.raises(DeclarationError) as refused:
         stream(**options)
     assert said in str(refused.value)
+
+
+STREAM_SAMPLES: dict[str, Any] = {
+    "source": KafkaConnection(name="k2", bootstrap_servers="localhost:9093"),
+    "source_query": "u",
+    "sources": [Source(KAFKA, "u")],
+    "source_columns": {"a": BigInt},
+    "starting": "latest",
+    "source_options": {"isolation.level": "read_uncommitted"},
+    "csv_read_options": {"has_header": False},
+    "json_read_options": {"batch_size": 10},
+    "target": SQLiteConnection(name="db2", path="db2.sqlite"),
+    "target_connection": SQLiteConnection(name="db2", path="db2.sqlite"),
+    "target_table": "others",
+    "target_topic": "out",
+    "target_queue": "out",
+    "target_partition_key_prefix": "p",
+    "target_prefix": "events",
+    "target_message_key_column": "a",
+    "target_headers_column": "a",
+    "target_partition_column": "a",
+    "target_partition_by": ["a"],
+    "target_primary_key": ["b"],
+    "targets": [Target(connection=DB, table="others")],
+    "mode": "merge",
+    "keys": ["a"],
+    "update_columns": ["b"],
+    "compare_columns": ["b"],
+    "event_timestamp_column": "b",
+    "transform_sql": "SELECT a FROM source",
+    "transform_on_error": "dlq",
+    "dialect": "duckdb",
+    "lookups": {"names": Lookup(DB, table="names")},
+    "dead_letter_topic": "dead",
+    "dead_letter_table": "dead",
+    "dead_letter_connection": DB,
+    "dlq_store": "sqlite://dead.db",
+    "dlq_max_attempts": 7,
+    "idle_pause_ms": 20,
+    "max_rows_per_batch": 10,
+    "delivery": "at_least_once",
+    "guarantee": "at_least_once",
+    "continue_on_target_failure": True,
+    "on_drift": "warn",
+    "fail_on_data_loss": False,
+    "checkpoint": "elsewhere",
+    "description": "words",
+}
+LAKE = ObjectStoreLocalConnection(name="lake", path="lake", format="csv")
+STREAMS: dict[str, dict[str, Any]] = {
+    "into a named table": {},
+    "into a declared table": {"target_table": Orders},
+    "merge": {"mode": "merge", "keys": ["a"]},
+    "by SQL": {"transform_sql": "SELECT a FROM source"},
+    "dead letters": {"transform_on_error": "dlq"},
+    "into a topic": {"target": KAFKA, "target_table": None, "target_topic": "out"},
+    "files": {"source": LAKE, "source_query": "orders/"},
+    "into files": {"target": LAKE, "target_table": None, "target_prefix": "events"},
+    "several targets": {"target": None, "target_table": None, "targets": [Target(connection=DB, table="x")]},
+}
+
+
+def stream_json(**options: Any) -> Any:
+    with use_registry(Registry()):
+        return stream(**options)
+
+
+def test_every_parameter_of_a_stream_has_a_sample() -> None:
+    assert set(inspect.signature(stream_spec).parameters) - {"where", "name"} == set(STREAM_SAMPLES)
+
+
+def outcome(plain: Any, declare: Any) -> str:
+    try:
+        changed = declare()
+    except DeclarationError:
+        return "refused"
+    return "used" if changed != plain else "ignored"
+
+
+@pytest.mark.parametrize("situation", STREAMS)
+def test_no_option_of_a_stream_is_passed_over(situation: str) -> None:
+    base = STREAMS[situation]
+    plain = stream_json(**base)
+    assert stream_json(**base) == plain  # two declarations alike are equal
+    found = {
+        option: outcome(plain, lambda option=option, sample=sample: stream_json(**{**base, option: sample}))
+        for option, sample in STREAM_SAMPLES.items()
+        if base.get(option) != sample
+    }
+    assert "used" in found.values()
+    assert {option for option, became in found.items() if became == "ignored"} == set()
+
+
+# --- targets of a pipeline, sources and lookups of a stream, workflows ---------------------------------
+
+TARGET_SAMPLES: dict[str, Any] = {
+    "connection": "lake",
+    "table": "others",
+    "mode": "truncate",
+    "topic": "out",
+    "queue": "out",
+    "partition_key_prefix": "p",
+    "prefix": "events",
+    "message_key_column": "email",
+    "headers_column": "email",
+    "partition_column": "email",
+    "partition_by": ["email"],
+    "keys": ["email"],
+    "update_columns": ["email"],
+    "compare_columns": ["email"],
+    "event_timestamp_column": "updated_at",
+    "handle_deletes": "soft",
+    "column_map": {"email": "mail"},
+    "primary_key": ["email"],
+    "parquet_compression": "zstd",
+    "csv_delimiter": ";",
+    "csv_header": False,
+    "csv_quote": "'",
+    "csv_escape": "\\",
+    "csv_null_value": "none",
+    "csv_read_options": {"has_header": False},
+    "json_read_options": {"batch_size": 10},
+}
+TARGETS: dict[str, dict[str, Any]] = {
+    "a table": {"connection": "db", "table": Orders},
+    "merge": {"connection": "db", "table": Orders, "mode": "merge"},
+    "scd2": {"connection": "db", "table": Orders, "mode": "scd2"},
+    "files": {"connection": "lake", "prefix": "orders"},
+}
+
+
+def test_every_field_of_a_target_has_a_sample() -> None:
+    assert set(inspect.signature(Target).parameters) - {"where"} == set(TARGET_SAMPLES)
+
+
+@pytest.mark.parametrize("situation", TARGETS)
+@pytest.mark.parametrize("of", ["a pipeline", "a stream"])
+def test_no_field_of_a_target_is_passed_over(situation: str, of: str) -> None:
+    base = TARGETS[situation]
+
+    def declare(**fields: Any) -> Any:
+        if of == "a pipeline":
+            return spec_of(targets=[Target(**fields)])
+        connections = {"db": DB, "lake": LAKE}
+        given = {**fields, "connection": connections[fields["connection"]]}
+        return stream_json(target=None, target_table=None, targets=[Target(**given)])
+
+    try:
+        plain = declare(**base)
+    except DeclarationError:
+        assert of == "a stream"  # a mode that streams do not have
+        return
+    assert declare(**base) == plain
+    found = {
+        field: outcome(plain, lambda field=field, sample=sample: declare(**{**base, field: sample}))
+        for field, sample in TARGET_SAMPLES.items()
+        if base.get(field) != sample
+    }
+    assert "used" in found.values()
+    assert {field for field, became in found.items() if became == "ignored"} == set()
+
+
+def test_no_field_of_a_source_or_a_lookup_is_passed_over() -> None:
+    sources = {
+        "starting": "latest",
+        "csv_read_options": {"has_header": False},
+        "json_read_options": {"batch_size": 10},
+        "options": {"isolation.level": "read_uncommitted"},
+    }
+    lookups = {
+        "query": "SELECT 1 AS a",
+        "table": "others",
+        "schema": "other",
+        "refresh_interval_ms": 5_000,
+    }
+    assert set(inspect.signature(Source).parameters) == {*sources, "connection", "query", "where"}
+    assert set(inspect.signature(Lookup).parameters) == {*lookups, "connection", "where"}
+
+    def with_source(**fields: Any) -> Any:
+        return stream_json(source=None, source_query=None, sources=[Source(KAFKA, "t", **fields)])
+
+    def with_lookup(**fields: Any) -> Any:
+        sql = "SELECT source.a FROM source JOIN names USING (a)"
+        return stream_json(transform_sql=sql, lookups={"names": Lookup(DB, **{"table": "names", **fields})})
+
+    for declare, samples in ((with_source, sources), (with_lookup, lookups)):
+        plain = declare()
+        assert declare() == plain
+        for field, sample in samples.items():
+            assert outcome(plain, lambda: declare(**{field: sample})) != "ignored", field  # noqa: B023
+
+
+def test_no_option_of_a_workflow_is_passed_over() -> None:
+    samples = {
+        "triggered_by": ["a"],
+        "schedule": "@daily",
+        "timezone": "Europe/Berlin",
+        "on_message": "k:topic",
+        "catchup": "all",
+    }
+    assert set(inspect.signature(ematix.workflow).parameters) == {*samples, "name", "jobs"}
+
+    def declare(**options: Any) -> Any:
+        with use_registry(Registry()):
+            return ematix.workflow("nightly", ["b"], **options)
+
+    for base in ({"schedule": "@hourly"}, {"triggered_by": ["c"]}):
+        plain = declare(**base)
+        assert declare(**base) == plain
+        for option, sample in samples.items():
+            assert outcome(plain, lambda: declare(**{**base, option: sample})) != "ignored", option  # noqa: B023
