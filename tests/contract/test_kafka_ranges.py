@@ -248,7 +248,7 @@ def test_messages_that_are_gone_are_data_loss_or_left_out(kafka: KafkaServer, ka
     assert by_tasks(of, before, early, fail_on_data_loss=False) == []
 
 
-def test_a_topic_that_ends_too_soon_was_created_anew(kafka: KafkaServer, kafka_topic: str) -> None:
+def test_a_topic_that_ends_too_soon_was_created_again(kafka: KafkaServer, kafka_topic: str) -> None:
     kafka.send(kafka_topic, [b"%d" % n for n in range(3)])
     of = source(kafka)
     within, beyond = position({kafka_topic: {0: 1}}), position({kafka_topic: {0: 8}})

@@ -239,7 +239,7 @@ def test_messages_deleted_before_they_were_read_stop_the_stream(
     assert values(rows) == [b"6"]
 
 
-def test_a_topic_that_was_created_anew_stops_the_stream(
+def test_a_topic_that_was_created_again_stops_the_stream(
     spark: SparkSession, kafka: KafkaServer, tmp_path: Path
 ) -> None:
     of, topic = source(kafka), kafka.create_topic("anew", partitions=2)
@@ -249,4 +249,4 @@ def test_a_topic_that_was_created_anew_stops_the_stream(
     kafka.create_topic(name=topic, partitions=2)
     with pytest.raises(PySparkException) as failure:
         followed(spark, of, topic, tmp_path)
-    assert f"{topic}/0 ends at 0, before 2: it was created anew" in told(failure.value).what
+    assert f"{topic}/0 ends at 0, before 2: it was created again" in told(failure.value).what

@@ -301,12 +301,12 @@ def lost_positions(kinesis: KinesisServer, stream: str) -> dict[str, dict[str, s
     return {
         "out of retention": {**others, shard: f"{sequence}@{LONG_AGO}"},
         "shard gone": {**reader.progress, "shardId-000000000099": f"{sequence}@{LONG_AGO}"},
-        "created anew": {**others, shard: f"1234@{dt.datetime.now(dt.timezone.utc).isoformat()}"},
+        "created again": {**others, shard: f"1234@{dt.datetime.now(dt.timezone.utc).isoformat()}"},
         "unknown": {**others, shard: str(int(sequence) + 1)},
     }
 
 
-@pytest.mark.parametrize("why", ["out of retention", "shard gone", "created anew", "unknown"])
+@pytest.mark.parametrize("why", ["out of retention", "shard gone", "created again", "unknown"])
 def test_what_passed_out_of_retention_is_told_by_shard(
     kinesis: KinesisServer, kinesis_stream: str, why: str
 ) -> None:

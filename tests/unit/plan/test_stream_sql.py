@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ematix_flow.errors import SchemaMismatch, SourceFailed, Unsupported
-from ematix_flow.plan.streams import DECLARED, plan_targets, spark_text
+from ematix_flow.plan.stream_columns import DECLARED, spark_text
+from ematix_flow.plan.streams import plan_targets
 from ematix_flow.plan.world import World
 from ematix_flow.spec.streams import StreamSpec
 

@@ -42,7 +42,7 @@ def _lost(said: str) -> list[str]:
     """What is gone, a line each; the same thing is often said twice in one error."""
     found = [f"{m[3]}/{m[4]}: {m[1]} to {int(m[2]) - 1} were deleted" for m in _RANGE.finditer(said)]
     found += [
-        f"{m[1]}/{m[2]} ends at {m[4]}, before {m[3]}: it was created anew" for m in _CHANGED.finditer(said)
+        f"{m[1]}/{m[2]} ends at {m[4]}, before {m[3]}: it was created again" for m in _CHANGED.finditer(said)
     ]
     found += [f"{m[1]}/{m[2]}: {m[3]} to {int(m[4]) - 1} were deleted" for m in _RESET.finditer(said)]
     found += [

@@ -195,7 +195,7 @@ def _held(
         if offset < first[each]:
             lost.append(f"{each[0]}/{each[1]}: {offset} to {first[each] - 1} were deleted")
         elif offset > last[each]:
-            lost.append(f"{each[0]}/{each[1]} ends at {last[each]}, before {offset}: it was created anew")
+            lost.append(f"{each[0]}/{each[1]} ends at {last[each]}, before {offset}: it was created again")
         else:
             continue
         held[each] = EARLIEST

@@ -70,10 +70,10 @@ class Range:
 def between(before: Mapping[Partition, int], after: Mapping[Partition, int], *, strict: bool) -> list[Range]:
     """The ranges from one position to another. A partition that is new begins at its first offset.
 
-    One that ends before it began was created anew: data loss with ``strict``, and nothing to read without.
+    One that ends before it began was created again: data loss with ``strict``, and nothing to read without.
     """
     found = [Range(*place, before.get(place, 0), end) for place, end in sorted(after.items())]
-    lost = [_created_anew(each, each.end, each.begin) for each in found if each.end < each.begin]
+    lost = [_created_again(each, each.end, each.begin) for each in found if each.end < each.begin]
     if lost and strict:
         raise data_lost(lost)
     return [each for each in found if each.begin < each.end]
@@ -306,7 +306,7 @@ class OpenReader:
         if low > place.at:
             return f"{wanted}: {place.at} to {min(low, wanted.end) - 1} were deleted", low
         if high < wanted.end and sure:
-            return _created_anew(wanted, high, wanted.end), None
+            return _created_again(wanted, high, wanted.end), None
         return None, None
 
     def _is_there(self, wanted: Range) -> bool:
@@ -357,8 +357,8 @@ def _size(message: KafkaMessage) -> int:
     return len(message) + len(message.key() or b"") + sum(len(n) + len(v or b"") for n, v in headers)
 
 
-def _created_anew(wanted: Range, ends: int, before: int) -> str:
-    return f"{wanted} ends at {ends}, before {before}: it was created anew"
+def _created_again(wanted: Range, ends: int, before: int) -> str:
+    return f"{wanted} ends at {ends}, before {before}: it was created again"
 
 
 # ------------------------------------------------------------------ as Arrow

@@ -68,7 +68,7 @@ def stored_positions(
             lost(reading, stream, id, f"the records after {_last(position)}: the shard itself is gone")
             found[id] = Position(ended=True)
         elif position.sequence and int(position.sequence) < shards[id].first_sequence:
-            what = f"the records after {_last(position)}: the stream was deleted and created anew"
+            what = f"the records after {_last(position)}: the stream was deleted and created again"
             lost(reading, stream, id, what)
             found.pop(id)
         elif _is_too_old(position, kept) and position != _as_given(reading):

@@ -37,7 +37,8 @@ from ematix_flow.engine.streams.schemas import KnownSchemas
 from ematix_flow.engine.streams.sinks import BatchName, Sink, TableSink
 from ematix_flow.errors import FlowError, RowRejected, SourceFailed
 from ematix_flow.plan.stream_abilities import VIEW
-from ematix_flow.plan.streams import StreamPlan, run_sql
+from ematix_flow.plan.stream_columns import run_sql
+from ematix_flow.plan.streams import StreamPlan
 from ematix_flow.plan.world import World
 from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.streams import StreamSpec

@@ -32,8 +32,8 @@ from ematix_flow.engine.streams.sinks import MessageSink, Sink, TableSink
 from ematix_flow.engine.warming import warm_workers
 from ematix_flow.errors import FlowError, TargetFailed, Unsupported
 from ematix_flow.plan.spark_types import columns_of_frame
+from ematix_flow.plan.stream_columns import REGISTERED
 from ematix_flow.plan.streams import (
-    REGISTERED,
     StreamPlan,
     StreamTargetPlan,
     plan_targets,

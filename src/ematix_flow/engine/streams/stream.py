@@ -27,14 +27,13 @@ from ematix_flow.engine.streams.place import StreamPlace
 from ematix_flow.engine.streams.sinks import held_here
 from ematix_flow.errors import CannotConnect, FlowError, Unsupported
 from ematix_flow.plan.spark_types import columns_of_frame
+from ematix_flow.plan.stream_columns import known_columns, with_meta
 from ematix_flow.plan.streams import (
     StreamPlan,
     check_abilities,
-    known_columns,
     plan_targets,
     source_payload,
     stream_source,
-    with_meta,
 )
 from ematix_flow.plan.world import World
 from ematix_flow.spec.streams import StreamSourceSpec, StreamSpec, StreamTargetSpec
