@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 
 from ematix_flow.errors import UsageError
 from ematix_flow.spec.durations import duration_in
+
+_SAID_AT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)Z(?= )")
 
 
 def parse_since(text: str, now: dt.datetime) -> dt.datetime:
@@ -23,6 +26,15 @@ def parse_since(text: str, now: dt.datetime) -> dt.datetime:
 
 def local(moment: dt.datetime | None) -> str:
     return "" if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def local_line(line: str) -> str:
+    """A line that a run has said, its moment turned from UTC into local time with the zone's name."""
+    found = _SAID_AT.match(line)
+    if found is None:
+        return line
+    moment = dt.datetime.fromisoformat(f"{found[1]}+00:00").astimezone()
+    return f"{moment:%Y-%m-%d %H:%M:%S} {moment.tzname()}{line[found.end() :]}"
 
 
 def zone_name() -> str:

@@ -66,7 +66,9 @@ def look(
         store.open(due.before, "skipped", BEFORE)
     if due.missed:
         _note_missed(store, due.missed, missed)
-    if due.wanted:
+    if workflows is not None:
+        workflows.open_fired(store, due.wanted)
+    elif due.wanted:
         store.open(due.wanted)
     if workflows is not None:  # after the jobs' own fires, which look for what is newer than the newest
         many = Counter(slot.pipeline for slot in due.wanted)

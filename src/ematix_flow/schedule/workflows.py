@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -30,6 +31,11 @@ _FIRST = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _REMEMBERED = 20  # ends of each upstream that a firing remembers as used
 _ENDING_SECONDS = 60.0
 _LOOKED_BACK = 50
+MOST_UNENDED = 1_000  # slots of one workflow that may wait for their jobs at a time
+CROWDED = (
+    f"{MOST_UNENDED:,} earlier slots of this workflow have not ended: its jobs do not end, or run less often "
+    "than it fires"
+)
 _CLOCK_STEP = dt.timedelta(
     minutes=1
 )  # by so much a clock is set; what is later was made by one ahead of time
@@ -90,6 +96,36 @@ class Workflows:
                 store.end(claim, *_outcome(over))
         self._fire(store)
 
+    def open_fired(self, store: SlotStore, wanted: Iterable[Slot]) -> None:
+        """Open what has fired, workflows and pipelines, and of each workflow no more than may wait at a time.
+
+        What is too many is skipped, or comes at a later look where ``catchup`` asks for all.
+        """
+        specs = {slot_name(name): spec for name, spec in self.specs.items()}
+        number = self._waiting(store) if any(slot.pipeline in specs for slot in wanted) else Counter()
+        fits: list[Slot] = []
+        skipped: list[Slot] = []
+        for slot in wanted:
+            spec = specs.get(slot.pipeline)
+            if spec is None or number[slot.pipeline] < MOST_UNENDED:
+                fits.append(slot)
+                number[slot.pipeline] += 1
+            elif spec.catchup != "all":
+                skipped.append(slot)
+        if fits:
+            store.open(fits)
+        if skipped:
+            self._skip(store, skipped)
+
+    def _skip(self, store: SlotStore, slots: Sequence[Slot]) -> None:
+        if store.open(slots, "skipped", CROWDED):
+            for slot in slots:
+                _log.warning("%s of %s is skipped: %s", slot.pipeline, shown(slot.at), CROWDED)
+
+    def _waiting(self, store: SlotStore) -> Counter[str]:
+        """How many slots of each workflow have not ended."""
+        return Counter(record.slot.pipeline for _, record in self._unended(store))
+
     def open_jobs(self, store: SlotStore, until: dt.datetime, not_yet: Collection[str] = ()) -> None:
         """The slots of jobs, at the moment of their workflow's. ``not_yet``: pipelines with older fires.
 
@@ -143,6 +179,7 @@ class Workflows:
             return
         ends = self.last_ends(store)
         self._open_last(store, firings)
+        number: Counter[str] | None = None
         for name, firing in firings.items():
             trigger = self.specs[name].triggered_by
             assert trigger is not None
@@ -158,6 +195,10 @@ class Workflows:
             row = Slot(slot_name(name) + _FIRINGS, _FIRST + dt.timedelta(seconds=following.number))
             if store.open([row], "succeeded", following.to_text()) == 1:
                 told = f"after {', '.join(sorted(new))}"
+                number = self._waiting(store) if number is None else number
+                if number[slot_name(name)] >= MOST_UNENDED:
+                    self._skip(store, [Slot(slot_name(name), at)])
+                    continue
                 store.open([Slot(slot_name(name), at)], reason=told)
                 _log.info("workflow %s fires %s", name, told)
 

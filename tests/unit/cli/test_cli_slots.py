@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 from ematix_flow.backends.run_logs import open_slots
 from ematix_flow.cli.slots import slots_url
 from ematix_flow.observe.metrics import memory_metrics
+from ematix_flow.state.records import RunRecord
+from ematix_flow.state.runlog import open_run_log
 from ematix_flow.state.slots import Slot, SlotStore
 
 HOUR = dt.timedelta(hours=1)
@@ -101,3 +104,64 @@ def test_a_slot_that_waits_for_its_next_attempt_is_no_backlog(flow, shop) -> Non
     in_store(fail)
     assert "backlog" not in flow("status").out
     assert flow("status", "-o", "json").json[0]["due_slots"] == 0
+
+
+def test_a_slot_later_than_now_is_shown_and_warned_of_and_its_pipeline_fires_as_usual(flow, shop) -> None:
+    """As a clock that jumped ahead and came back leaves it."""
+    now = dt.datetime.now(dt.timezone.utc).replace(microsecond=0)
+    later = now + 30 * HOUR
+    open_slots_of("orders", later)
+    orders, items = flow("status", "-o", "json").json
+    assert (orders["slot_ahead"], items["slot_ahead"]) == (later.isoformat(), None)
+    shown = f"it has a slot of {later:%Y-%m-%d %H:%M} UTC, later than now: a clock was ahead"
+    assert orders["why"].startswith(shown) and items["why"] is None
+    text = " ".join(flow("status", "orders").out.split())
+    assert "it has a slot of" in text and "backlog" not in text
+    open_slots_of("orders", now - HOUR)
+    looked = flow("scheduler", "--max-iterations=1")
+    assert looked.code == 0
+    (warned,) = [line for line in looked.err.splitlines() if "a clock was ahead" in line]
+    assert f"orders has a slot of {later:%Y-%m-%d %H:%M} UTC, and it is " in warned
+    assert f"orders of {(now - HOUR).isoformat()} is started" in looked.err
+    assert flow("status", "-o", "json").json[0]["slot_ahead"] == later.isoformat()
+
+
+def test_a_scheduler_without_any_schedule_says_so_and_ends_with_code_2(flow, shop) -> None:
+    module = shop / "shop_slots.py"
+    module.write_text(SHOP.replace(', schedule="0 0 1 1 *"', ""), encoding="utf-8")
+    ended = flow("scheduler")
+    assert ended.code == 2
+    assert "no pipeline has a schedule, and no workflow runs one: there is nothing to fire" in ended.err
+    assert "flow run NAME" in ended.err
+
+
+def test_a_scheduler_of_chosen_pipelines_without_any_schedule_ends_with_code_2(flow, shop) -> None:
+    module = shop / "shop_slots.py"
+    once = SHOP.replace(', schedule="0 0 1 1 *"', "", 1)
+    module.write_text(once, encoding="utf-8")
+    ended = flow("scheduler", "orders")
+    assert ended.code == 2 and "none of the chosen pipelines has a schedule" in ended.err
+    assert flow("scheduler", "items", "--max-iterations=1").code == 0
+
+
+@pytest.mark.parametrize(
+    ("zone", "shown"),
+    [
+        ("UTC0", "2026-03-29 12:00:00 UTC INFO one"),
+        ("EST5", "2026-03-29 07:00:00 EST INFO one"),
+    ],
+)
+def test_the_times_of_a_log_are_local_and_name_their_zone(
+    flow, monkeypatch: pytest.MonkeyPatch, zone: str, shown: str
+) -> None:
+    with open_run_log(env=os.environ) as log:
+        log.start(RunRecord("feedbeef", "orders", "w:t", "append"))
+        log.save_output("feedbeef", "2026-03-29 12:00:00Z INFO one\nwithout a time\n")
+    try:
+        with monkeypatch.context() as here:
+            here.setenv("TZ", zone)
+            time.tzset()
+            assert flow("logs", "feed").out == f"{shown}\nwithout a time\n"
+            assert flow("logs", "feed", "-o", "json").json["lines"][0] == "2026-03-29 12:00:00Z INFO one"
+    finally:
+        time.tzset()

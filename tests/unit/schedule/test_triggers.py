@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
+from ematix_flow.schedule import workflows as workflows_module
 from ematix_flow.schedule.due import MISSED, Agenda, Scheduled
 from ematix_flow.schedule.endings import LastEnd
 from ematix_flow.schedule.slots import look
-from ematix_flow.schedule.workflows import Firing, Workflows, is_satisfied, slot_name
+from ematix_flow.schedule.workflows import CROWDED, Firing, Workflows, is_satisfied, slot_name
+from ematix_flow.spec.pipelines import Catchup
 from ematix_flow.spec.schedules import Schedule
 from ematix_flow.spec.workflows import Trigger, WorkflowSpec
 from ematix_flow.state.slots import Slot, SlotRecord, SlotStatus
@@ -180,3 +182,57 @@ def test_the_jobs_of_all_workflows_that_have_not_ended_are_asked_for_together(un
     workflows.open_jobs(store, NOON)
     assert store.asked == 2
     assert len(store.unended(["mail"])) == len(store.unended(["core"])) == unended
+
+
+class Moving:
+    at = NOON
+
+    def __call__(self) -> dt.datetime:
+        return self.at
+
+
+@pytest.mark.parametrize("catchup", ["none", "last", "all"])
+def test_a_workflow_whose_jobs_never_end_has_so_many_slots_and_skips_the_next_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, catchup: Catchup
+) -> None:
+    monkeypatch.setattr(workflows_module, "MOST_UNENDED", 3)
+    spec = WorkflowSpec("w", ("mail",), schedule="0 * * * *", catchup=catchup)
+    workflows, clock = Workflows([spec], lambda names: {}), Moving()
+    store = MemorySlots(clock)
+    agenda = Agenda(list(workflows.scheduled()), HOUR)
+    for _ in range(6):
+        look(store, agenda, workflows, ["mail"])
+        clock.at += HOUR
+    known = [store.get(slot) for slot in slots_of(store, slot_name("w"))]
+    waiting = [record for record in known if record and record.status == "waiting"]
+    skipped = [record for record in known if record and record.reason == CROWDED]
+    assert len(waiting) == 3 and len(slots_of(store, "mail")) == 3
+    assert len(skipped) == (0 if catchup == "all" else 3)
+    assert all(record.status == "skipped" for record in skipped)
+    assert ("earlier slots of this workflow have not ended" in caplog.text) == (catchup != "all")
+    for slot in slots_of(store, "mail"):  # the jobs end after all: what catchup asks for is opened now
+        record = store.get(slot)
+        assert record is not None
+        claim = store.claim(record, "me", 60)
+        assert claim is not None and store.end(claim, "succeeded")
+    look(store, agenda, workflows, ["mail"])
+    look(store, agenda, workflows, ["mail"])
+    ended = {record.slot for record in waiting}
+    now = [store.get(slot) for slot in slots_of(store, slot_name("w")) if slot not in ended]
+    opened = [record for record in now if record is not None and record.status == "waiting"]
+    assert len(opened) == (3 if catchup == "all" else 1)
+
+
+def test_a_trigger_skips_what_is_too_many_and_uses_the_end_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflows_module, "MOST_UNENDED", 2)
+    clock, ends = Moving(), {"orders": good("run:0")}
+    store, workflows = MemorySlots(clock), Workflows([ANY], lambda names: ends)
+    for number in range(4):
+        ends["orders"] = good(f"run:{number}")
+        workflows.advance(store)
+        workflows.advance(store)
+        clock.at += HOUR
+    known = [store.get(slot) for slot in slots_of(store, slot_name("w"))]
+    assert [record.status for record in known if record] == ["waiting", "waiting", "skipped", "skipped"]
+    assert known[-1] is not None and known[-1].reason == CROWDED
+    assert workflows.firings(store)["w"].number == 4

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ematix_flow.cli.group import new_app
+from ematix_flow.cli.moments import local_line
 from ematix_flow.cli.options import OutputOption, RunLogOption
 from ematix_flow.cli.output import write_json, write_text
 from ematix_flow.cli.project import read_run_log
@@ -36,6 +37,8 @@ def logs(
 ) -> int:
     """Show what a run logged, warned of and noted. The first letters of its id are enough.
 
+    Times are local, with their zone; those of --output json are in UTC.
+
     Exits with 1 when nothing was kept of it.
     """
     with read_run_log(run_log) as log:
@@ -46,7 +49,7 @@ def logs(
             write_json({"run_id": record.run_id, "status": record.status, "lines": shown})
             return 0 if lines else 1
         for line in lines if tail is None else lines[-tail:]:
-            write_text(line)
+            write_text(local_line(line))
         if follow:
             lines = _follow(log, record, lines)
     if not lines:
@@ -66,7 +69,7 @@ def _follow(log: RunLog, record: RunRecord, seen: list[str]) -> list[str]:
         over = log.get(run_id).status != "running"  # asked first: what it says last is then there
         lines = (log.output(run_id) or "").splitlines()
         for line in lines[_known(lines, seen) :]:
-            write_text(line)
+            write_text(local_line(line))
         seen = lines
         if over:
             return seen
