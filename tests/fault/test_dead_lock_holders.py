@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import select
 import signal
 import socket
@@ -18,11 +21,15 @@ import pytest
 
 from ematix_flow import Connection, MySQLConnection, PostgresConnection
 from ematix_flow.backends.base import Target
+from ematix_flow.backends.held_sessions import session_name
+from ematix_flow.backends.mysql.lock_notes import FOLDER, dead_notes, own_lock
 from ematix_flow.backends.registry import open_backend
 from ematix_flow.errors import PipelineLocked
+from ematix_flow.state.root import state_root
 
 PIPELINE, TARGET = "load", "wh:s.t"
 PATIENCE = 120.0
+SERVERS = [("p", "pg_database"), ("m", "mysql_database"), ("m", "mariadb_database")]
 HOLDER = """
 import signal, sys, threading, uuid
 from ematix_flow import MySQLConnection, PostgresConnection
@@ -113,20 +120,43 @@ def is_locked(target: Target) -> bool:
         return True
 
 
-def test_the_session_of_a_process_of_this_machine_that_is_gone_is_ended(pg_database: str) -> None:
-    target = target_at("p", pg_database)
-    with killed_holder("p", pg_database, 3600, 3600, "", "held") as holder:
+@pytest.mark.parametrize(("kind", "database"), SERVERS)
+def test_the_session_of_a_process_of_this_machine_that_is_gone_is_ended(
+    kind: str, database: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(database)
+    target = target_at(kind, url)
+    with killed_holder(kind, url, 3600, 3600, "", "held") as holder:
         assert is_locked(target)
         holder.send_signal(signal.SIGSTOP)  # it lives, and may go on
         assert is_locked(target)
         holder.kill()
         holder.wait()
         assert not is_locked(target)
+        assert not is_locked(target)
 
 
-@pytest.mark.parametrize(
-    ("kind", "database"), [("p", "pg_database"), ("m", "mysql_database"), ("m", "mariadb_database")]
-)
+def test_a_note_of_a_dead_process_ends_no_session_but_its_own(mariadb_database: str) -> None:
+    """As when two servers know a pipeline and a target of the same names, or one has started again."""
+    target = target_at("m", mariadb_database)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    with killed_holder("m", mariadb_database, 3600, 3600, "another machine", "held"):
+        folder = state_root(os.environ) / FOLDER
+        (living,) = folder.iterdir()
+        name = re.sub(r"pid \d+", f"pid {gone.pid}", session_name("ematix-flow", uuid.uuid4()))
+        stale = living.with_name(living.name + "-stale")
+        stale.write_text(json.dumps({"own": own_lock(), "name": name}))
+        (folder / f"{living.name}-broken").write_text("{")
+        assert len(dead_notes(living.name.partition("-")[0])) == 1
+        with pytest.raises(PipelineLocked) as refused, target.lock(PIPELINE, TARGET, uuid.uuid4()):
+            raise AssertionError("the lock is held")
+        assert re.search(
+            r"the server ends the session .* at once with  KILL \d+", refused.value.next_step or ""
+        )
+
+
+@pytest.mark.parametrize(("kind", "database"), SERVERS)
 def test_the_session_of_a_process_elsewhere_lives_by_heartbeats_and_is_ended_without_them(
     kind: str, database: str, request: pytest.FixtureRequest
 ) -> None:

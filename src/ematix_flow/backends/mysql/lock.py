@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,9 +12,12 @@ from contextlib import contextmanager, suppress
 from ematix_flow.backends import held_sessions
 from ematix_flow.backends.held_sessions import HeldSession, session_name
 from ematix_flow.backends.mysql.address import APPLICATION, Address
+from ematix_flow.backends.mysql.lock_notes import dead_notes, noted, own_lock
 from ematix_flow.backends.mysql.session import MySQLSession, open_session
 from ematix_flow.errors import FlowError, PipelineLocked
 
+_ENDING_SECONDS = 10  # that a server takes at most to end a session
+_log = logging.getLogger(__name__)
 # without the PROCESS privilege the list shows only the sessions of the same user
 _HOLDER = """
 SELECT ID, USER, SUBSTRING_INDEX(HOST, ':', 1), TIME FROM information_schema.PROCESSLIST WHERE ID = %(id)s
@@ -31,25 +35,54 @@ def pipeline_lock(
     address: Address, pipeline: str, target: str, run_id: uuid.UUID
 ) -> Iterator[HeldSession[MySQLSession]]:
     """Hold the lock; the session that holds it is given, so that the load can commit in it."""
-    name = lock_name(pipeline, target)
-    with open_session(address, program=session_name(APPLICATION, run_id)) as session:
-        if session.fetch("SELECT GET_LOCK(%(name)s, 0)", {"name": name})[0][0] != 1:
+    name, program, own = lock_name(pipeline, target), session_name(APPLICATION, run_id), own_lock()
+    with open_session(address, program=program) as session:
+        if not _take(session, name) and not (
+            _end_dead_holder(session, name) and _take(session, name, _ENDING_SECONDS)
+        ):
             raise _locked(session, name, pipeline, target)
         session.execute(f"SET SESSION wait_timeout = {int(held_sessions.LEASE_SECONDS)}")
+        _take(session, own)
         held = HeldSession(session)
-        with held.keep_alive(lambda: session.fetch("SELECT 1")):
+        with noted(name, own, program), held.keep_alive(lambda: session.fetch("SELECT 1")):
             yield held
         # closed, the server would free it some time later, and refuse a run that follows at once
         with suppress(FlowError):  # a connection that is gone frees it too
             session.fetch("SELECT RELEASE_LOCK(%(name)s)", {"name": name})
 
 
+def _take(session: MySQLSession, name: str, seconds: int = 0) -> bool:
+    found = session.fetch("SELECT GET_LOCK(%(name)s, %(seconds)s)", {"name": name, "seconds": seconds})
+    return bool(found[0][0] == 1)
+
+
+def _holder_of(session: MySQLSession, name: str) -> int | None:
+    """The session that holds a lock."""
+    found = session.fetch("SELECT IS_USED_LOCK(%(name)s)", {"name": name})[0][0]
+    return None if found is None else int(found)
+
+
+def _end_dead_holder(session: MySQLSession, name: str) -> bool:
+    """End the session that holds the lock if its process, of this machine, is known to be gone."""
+    holder = _holder_of(session, name)
+    for note in dead_notes(name) if holder is not None else ():
+        if _holder_of(session, note.own) != holder:
+            continue  # a note of another server, or of a session that is gone as well
+        try:
+            session.execute(f"KILL {holder}")
+        except FlowError:
+            return False  # without the right to end it, the server's own time limit remains
+        _log.warning("ended server session %s, which held the lock for a process that is gone", holder)
+        return True
+    return False
+
+
 def _locked(session: MySQLSession, name: str, pipeline: str, target: str) -> PipelineLocked:
     state = "this run changed nothing"
     step = "wait for the other run to end"
-    holder = session.fetch("SELECT IS_USED_LOCK(%(name)s)", {"name": name})[0][0]
+    holder = _holder_of(session, name)
     if holder is not None:
-        who = _who(session, int(holder))
+        who = _who(session, holder)
         state = f"it is held by {who}server session {holder}; {state}"
         step += (
             "; if its process is gone, the server ends the session "
