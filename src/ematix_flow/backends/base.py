@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -128,6 +128,13 @@ class SparkSource(ABC):
 
     def reading(self, files: FileOptions) -> SparkSource:
         """The same source, with its files read by these options."""
+        return self
+
+    def keeping_texts(self, columns: Collection[str]) -> SparkSource:
+        """The same source, for targets that keep these columns of a query's result as text.
+
+        What the query hands on to them unchanged is not read as anything else.
+        """
         return self
 
     def settings(self) -> tuple[SparkSetting, ...]:

@@ -33,7 +33,7 @@ from ematix_flow.engine.progress import watch
 from ematix_flow.engine.results import TargetResult
 from ematix_flow.observe.listener import Listener, Progress
 from ematix_flow.plan.definition import CopyRows, Plan, PrepareTable, Stage, TargetPlan, TransformRows
-from ematix_flow.plan.source_sql import source_reference
+from ematix_flow.plan.source_texts import source_reader
 from ematix_flow.plan.world import World
 from ematix_flow.spec.tables import TableSpec
 
@@ -187,7 +187,7 @@ class TargetRun:
 
 
 def source_of(plan: Plan, world: World) -> BatchSource | SparkSource:
-    return world.source(source_reference(plan.pipeline), plan.pipeline.source.files)
+    return source_reader(plan.pipeline, world)
 
 
 def load_of(plan: Plan, target_plan: TargetPlan, run_id: uuid.UUID, batch_key: str, dry_run: bool) -> Load:

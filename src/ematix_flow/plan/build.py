@@ -45,6 +45,7 @@ from ematix_flow.plan.fanout import Between, choose_paths, share_read
 from ematix_flow.plan.matching import keeping_marks, resolve_matching
 from ematix_flow.plan.paths import derive_guarantee
 from ematix_flow.plan.source_sql import source_reference, source_sql
+from ematix_flow.plan.source_texts import source_reader
 from ematix_flow.plan.spark_types import columns_of_frame
 from ematix_flow.plan.tuning import Shape, choose, machine_cores, value
 from ematix_flow.plan.world import World
@@ -102,7 +103,7 @@ def _build(declared: DeclaredPipeline, world: World, cores: int, without: Collec
     for target in spec.targets:  # so that Spark, once it is started, has the jars of all of them
         world.backend(target.connection)
     _check_files(spec, world)
-    reader = world.source(reference, spec.source.files)
+    reader = source_reader(spec, world)
     asked = source_sql(declared, world, reader)
     sql = asked.text
     if isinstance(reader, SparkSource):

@@ -16,6 +16,7 @@ from ematix_flow.observe.listener import Attempt, Listener
 from ematix_flow.plan.build import build_plan
 from ematix_flow.plan.definition import Plan
 from ematix_flow.plan.source_sql import source_reference
+from ematix_flow.plan.source_texts import source_reader
 from ematix_flow.plan.world import StartSpark
 from ematix_flow.schedule.run import open_world
 
@@ -71,7 +72,7 @@ def preview(declared: DeclaredPipeline, spark: StartSpark, rows: int) -> Preview
     world = open_world(spark)
     plan = build_plan(declared, world)
     reference = source_reference(declared.spec)
-    source = world.source(reference, declared.spec.source.files)
+    source = source_reader(declared.spec, world)
     if isinstance(source, SparkSource):
         with world.spark_errors(f"the source SQL of {declared.spec.name!r}"):
             frame = source.frame(world.spark(), plan.source_sql).limit(rows)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _NUMBERS = ("small_int", "integer", "big_int", "numeric")
 _FLOATS = ("float", "double")
 _TEXTS = ("text", "string", "json", "jsonb", "uuid")
+# where Arrow's text is not that of other readers; -0 would be a whole number, which has no sign at zero
+_FLOAT_WORDS = (("nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity"), ("-0", "-0.0"))
 _MAX_ROWS, _MAX_BYTES = 65_536, 32 * 1024 * 1024  # of one piece; its text must stay below 2 GB
 # what numbers, times and booleans are made of: such a cell needs no quotes under most dialects
 _PLAIN = frozenset("0123456789+-.:abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -84,7 +86,7 @@ def cells(array: pa.Array, column: ColumnSpec) -> pa.Array:
     if kind == "numeric":
         return _replaced(text, pc.match_substring(text, "E"), array, lambda value: format(value, "f"))
     if kind in _FLOATS:
-        for arrow_word, word in (("nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity")):
+        for arrow_word, word in _FLOAT_WORDS:
             text = pc.if_else(pc.equal(text, arrow_word), word, text)
     return text
 

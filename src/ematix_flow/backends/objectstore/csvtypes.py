@@ -26,7 +26,7 @@ _FLOAT_DIGITS = 6  # the same of a float
 _MAX_DIGITS = 38
 
 _END = "(?![^a]|a)"  # "$" would take a line end at the end of a text for none
-_NUMBER = f"^-?(0|[1-9][0-9]*)([.][0-9]+)?{_END}"
+_NUMBER = f"^(?!-[0.]+{_END})-?(0|[1-9][0-9]*)([.][0-9]+)?{_END}"  # only a float has a negative zero
 # no sixteenth digit that says something: a double would lose it
 _FEW_DIGITS = f"(?!-?[0.]*[1-9]([.]?[0-9]){{{_EXACT_DIGITS - 1}}}[0-9.]*[1-9])"
 _FLOAT = f"^{_FEW_DIGITS}-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][+-]?[0-9]+)?{_END}|^NaN{_END}|^-?Infinity{_END}"

@@ -8,7 +8,7 @@ that Spark's reader takes alike are read together; what it cannot read, Arrow re
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,11 +37,19 @@ class TableColumn:
 
 
 def columnar_frame(
-    spark: SparkSession, table: ReadableTable, format: str, *, beside_file: bool = False
+    spark: SparkSession,
+    table: ReadableTable,
+    format: str,
+    texts: Collection[str] = (),
+    *,
+    beside_file: bool = False,
 ) -> DataFrame:
-    """``beside_file``: with `FILE_COLUMN`, and with partitions as the text that folders hold."""
+    """``texts``: partitions that stay the text that folders hold, whatever it looks like.
+
+    ``beside_file``: with `FILE_COLUMN`, and with all partitions as text.
+    """
     found = footers(table.files, format)
-    partitions = partition_types(table)
+    partitions = partition_types(table, texts)
     if beside_file:
         partitions = dict.fromkeys(partitions, "STRING")
     hidden = {name.lower() for name in partitions}  # a folder's name goes before what files say

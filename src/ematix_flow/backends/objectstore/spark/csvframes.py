@@ -53,7 +53,10 @@ _REMEMBERED = 256
 _found: OrderedDict[object, dict[str, str]] = OrderedDict()  # a query is planned and run: look once
 
 
-def csv_frame(spark: SparkSession, table: ReadableTable, reading: CsvReading) -> DataFrame:
+def csv_frame(
+    spark: SparkSession, table: ReadableTable, reading: CsvReading, texts: Collection[str] = ()
+) -> DataFrame:
+    """``texts``: columns, in lower case, that stay text, whatever their cells look like."""
     shapes = _shapes(spark, table, reading)
     if not shapes:
         raise SourceFailed(
@@ -62,7 +65,7 @@ def csv_frame(spark: SparkSession, table: ReadableTable, reading: CsvReading) ->
             next_step="put a header with the columns' names into them" if reading.has_header else None,
         )
     _require_closed_quotes(spark, table, shapes, reading)
-    partitions = partition_types(table)
+    partitions = partition_types(table, texts)
     frames = [_cells(spark, table, files, shape, reading, partitions) for shape, files in shapes.items()]
     cells = union(frames)
     names = [name for name in cells.columns if name != FILE_COLUMN and name not in partitions]
@@ -73,6 +76,7 @@ def csv_frame(spark: SparkSession, table: ReadableTable, reading: CsvReading) ->
         types = _types(table, union(sampled).limit(reading.schema_infer_max_records), names, reading)
     else:
         types = _types(table, cells, names, reading)
+    types = {name: "STRING" if name.lower() in texts else types[name] for name in names}
     checked = reading.schema_infer_max_records is not None
     chosen = [f"{_typed(name, types[name], checked)} AS {quoted(name)}" for name in names]
     typed = (f"CAST({quoted(name)} AS {kind}) AS {quoted(name)}" for name, kind in partitions.items())

@@ -59,8 +59,11 @@ Path = tuple[str | None, ...]
 _found: OrderedDict[object, dict[str, str]] = OrderedDict()  # a query is planned and run: look once
 
 
-def json_frame(spark: SparkSession, table: ReadableTable, reading: JsonReading) -> DataFrame:
-    partitions, found = partition_types(table), _columns(spark, table, reading)
+def json_frame(
+    spark: SparkSession, table: ReadableTable, reading: JsonReading, texts: Collection[str] = ()
+) -> DataFrame:
+    """``texts``: partitions that stay text, whatever they look like."""
+    partitions, found = partition_types(table, texts), _columns(spark, table, reading)
     if not found:
         raise SourceFailed(
             f"the files of {table.name!r} in {table.folder} are empty: no line holds a column",

@@ -116,8 +116,11 @@ def _holds_exactly(frame: DataFrame, files: Sequence[SourceFile]) -> bool:
     return {unquote(uri) for uri in frame.inputFiles()} == {file.shown for file in files}
 
 
-def partition_types(table: ReadableTable) -> dict[str, str]:
-    """The Spark type of each column that folders' names hold; SourceFailed when files differ in them."""
+def partition_types(table: ReadableTable, texts: Collection[str] = ()) -> dict[str, str]:
+    """The Spark type of each column that folders' names hold; SourceFailed when files differ in them.
+
+    Those in ``texts``, in lower case, are text whatever they look like.
+    """
     first = table.files[0]
     names = partition_columns(first.name)
     for file in table.files:
@@ -130,7 +133,10 @@ def partition_types(table: ReadableTable) -> dict[str, str]:
                 next_step="move the files into folders alike, or name the folders as tables of their own",
             )
     values = [partition_values(file.name, names) for file in table.files]
-    return {name: type_of_texts(value[name] for value in values) for name in names}
+    return {
+        name: "STRING" if name.lower() in texts else type_of_texts(value[name] for value in values)
+        for name in names
+    }
 
 
 def refuse_names(file: SourceFile, names: Collection[str]) -> None:

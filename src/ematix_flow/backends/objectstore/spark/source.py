@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -26,6 +26,7 @@ from ematix_flow.backends.objectstore.spark.jsonframes import json_frame
 from ematix_flow.backends.objectstore.spark.reading import load, union
 from ematix_flow.backends.objectstore.spark.streamrows import pinned, pinned_frame
 from ematix_flow.backends.objectstore.trees import LocalTree
+from ematix_flow.backends.query_columns import columns_handed_on
 from ematix_flow.backends.query_tables import chosen_columns, place_tables, query_frame, quoted
 from ematix_flow.backends.refusals import text
 from ematix_flow.backends.session_settings import session_settings
@@ -65,10 +66,16 @@ class FilesSource(SparkSource):
     def __init__(self, catalog: Catalog, format: str, files: FileOptions = _AS_FOUND) -> None:
         self._catalog, self._format = catalog, format
         self._csv, self._json = CsvReading.of(files), JsonReading.of(files)
+        self._texts: frozenset[str] = frozenset()
 
     def reading(self, files: FileOptions) -> FilesSource:
         found = copy.copy(self)
         found._csv, found._json = CsvReading.of(files), JsonReading.of(files)
+        return found
+
+    def keeping_texts(self, columns: Collection[str]) -> FilesSource:
+        found = copy.copy(self)
+        found._texts = frozenset(columns)
         return found
 
     def settings(self) -> tuple[SparkSetting, ...]:
@@ -86,24 +93,34 @@ class FilesSource(SparkSource):
 
     def frame(self, spark: SparkSession, sql: str) -> DataFrame:
         with session_settings(spark, {each.key: each.value for each in self.settings()}):
-            return query_frame(spark, sql, lambda name: self.read(spark, self._catalog.find(name)))
+            texts = columns_handed_on(sql, self._texts)
+            return query_frame(
+                spark, sql, lambda name: self.read(spark, self._catalog.find(name), texts=texts)
+            )
 
     # -------------------------------------------------------------- one table
 
     def read(
-        self, spark: SparkSession, table: ReadableTable, columns: Sequence[ColumnSpec] | None = None
+        self,
+        spark: SparkSession,
+        table: ReadableTable,
+        columns: Sequence[ColumnSpec] | None = None,
+        texts: Collection[str] = (),
     ) -> DataFrame:
-        """The rows of a table; with ``columns`` these, of their types, whatever its files hold."""
+        """The rows of a table; with ``columns`` these, of their types, whatever its files hold.
+
+        What is written as text, cells of CSV and names of folders, stays so in the columns ``texts``.
+        """
         if table.state is not None:
             ours = self._read_ours(spark, table, table.state.layout)
             return ours if columns is None else pinned(ours, columns, text(table.folder))
         if columns is not None:
             return pinned_frame(spark, table, self._format, columns, self._csv, self._json)
         if self._format == "csv":
-            return csv_frame(spark, table, self._csv)
+            return csv_frame(spark, table, self._csv, texts)
         if self._format == "json_lines":
-            return json_frame(spark, table, self._json)
-        return columnar_frame(spark, table, self._format)
+            return json_frame(spark, table, self._json, texts)
+        return columnar_frame(spark, table, self._format, texts)
 
     def _read_ours(self, spark: SparkSession, table: ReadableTable, layout: FileLayout) -> DataFrame:
         if not table.files:
