@@ -45,6 +45,18 @@ def merged(backend: MySQLBackend, rows: list[dict[str, Any]], table: TableSpec =
     return load_rows(backend.target(), new_load(table, "merge", matching=MATCHING), rows)
 
 
+# --- types -----------------------------------------------------------------------------------------
+
+
+def test_a_decimal_with_more_places_than_the_server_keeps_is_refused(backend: MySQLBackend) -> None:
+    table = replace(TABLE, columns=(ColumnSpec("share", DataType("numeric", precision=38, scale=31)),))
+    if backend.target().dialect.is_mariadb:
+        prepare(backend.target(), table)
+        return
+    with pytest.raises(SchemaMismatch, match=r"'share' of codes is Numeric\[38, 31\], and MySQL keeps 30"):
+        prepare(backend.target(), table)
+
+
 # --- engines ---------------------------------------------------------------------------------------
 
 

@@ -34,7 +34,7 @@ HOSTILE = (
     ),
     *("per%cent", "%s", "%(x)s", ":name", "?", "$1", "@v", "#", "\\", "\\n", "a/b", "a=b", "a|b", "~", "{0}"),
     # spaces and letters
-    *("two words", "  ", " leading", "a\tb", "a\nb", "\u00a0"),
+    *("two words", "  ", " leading", "\tleading", "a\tb", "a\nb", "\u00a0"),
     *("ID", "Mixed", "_LOADED", "é", "e\u0301", "ß", "İ", "列", "emoji \U0001f600", "x" * 63),
 )
 

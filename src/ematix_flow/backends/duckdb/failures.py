@@ -15,6 +15,7 @@ _FAILURE_OF_A_ROW = (duckdb.ConstraintException, duckdb.DataError)
 _OF_THE_MACHINE = (duckdb.IOException, duckdb.FatalException, duckdb.OutOfMemoryException)
 _ROW_ERRORS = ("Conversion Error", "Out of Range Error")  # as Arrow's stream reports them
 _KIND = re.compile(r"^[A-Za-z ]+ Error: ")
+_POINTER = "\n\nLINE "  # at a place in SQL; in that of a load nobody else has seen it
 _SHOWN = 600
 
 
@@ -38,7 +39,7 @@ def target_error(error: duckdb.Error, file: DatabaseFile) -> FlowError:
         return RowRejected(told, state=UNCHANGED)
     if isinstance(error, _FAILURE_OF_A_ROW):
         return RowRejected(
-            f"DuckDB refused a row: {_sentence(error)}",
+            f"DuckDB refused a row: {_sentence(error).split(_POINTER)[0]}",
             state=UNCHANGED,
             next_step="mend or filter the row in the source SQL, or change the column's type or key",
         )

@@ -37,6 +37,7 @@ def encoded(batch: pa.RecordBatch, tail: str) -> pa.Buffer:
 def text_of(column: pa.Array) -> pa.Array:
     """A column as the text that MySQL reads back to the same value; bytes as hex."""
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.types as t
 
     kind = column.type
@@ -46,6 +47,9 @@ def text_of(column: pa.Array) -> pa.Array:
         return _hex(column)
     if t.is_boolean(kind):
         return column.cast(pa.int8()).cast(pa.string())
+    if t.is_floating(kind):  # by way of a double: the shortest digits of a float's largest are beyond it
+        text = column.cast(pa.float64()).cast(pa.string())
+        return pc.if_else(pc.equal(text, scalar("-0")), scalar("-0e0"), text)  # -0 is a whole number
     if t.is_timestamp(kind) and kind.tz is not None:
         return column.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.string())
     return column.cast(pa.string())

@@ -79,7 +79,7 @@ def _mapping(field: Field) -> tuple[str, DataType | None, str]:
     if code in (FIELD_TYPE.DECIMAL, FIELD_TYPE.NEWDECIMAL):
         return _decimal(field, unsigned)
     if code == FIELD_TYPE.FLOAT:
-        return "FLOAT", DataType("float"), "{} + 0e0"
+        return "FLOAT", DataType("float"), "{} * 1e0"
     if code == FIELD_TYPE.BIT:
         return f"BIT({field.length})", _bits(field.length), _NUMBER
     if field.flags & (FLAG.ENUM | FLAG.SET):

@@ -1,9 +1,8 @@
 """Staging: one table an attempt, written by tasks with LOAD DATA from memory, part by part.
 
 The table's columns are numbered; only a name that begins with a space is kept, since MySQL drops the space
-from an alias. Each row carries the
-number of its part: what an attempt wrote whose message never arrived is there and is never read. Where
-the server forbids LOAD DATA LOCAL, the same rows go as INSERTs of many rows.
+from an alias. Each row carries the number of its part: what an attempt wrote whose message never arrived is
+there and is never read. Where the server forbids LOAD DATA LOCAL, the same rows go as INSERTs of many rows.
 """
 
 from __future__ import annotations
@@ -104,8 +103,8 @@ class MySQLStaging:
 
 
 def staging_column(index: int, name: str) -> str:
-    """What the column is called in staging."""
-    return name if name.startswith(" ") else f"c{index}"
+    """What the column is called in staging: MySQL drops spaces and control characters before an alias."""
+    return name if name[0] <= " " or name[0] == "\x7f" else f"c{index}"
 
 
 class _Flow:

@@ -45,8 +45,10 @@ def new_staging(address: Address, load: Load, schema: pa.Schema, *, local_infile
 def create_staging_sql(staging: MySQLStaging, table: TableSpec, dialect: MySQLDialect) -> str:
     lines = []
     for index, item in enumerate(table.columns):
-        stored = DataType("text") if item.type.kind in _DOCUMENTS else item.type
-        lines.append(f"{dialect.quote(staging_column(index, item.name))} {dialect.native_type(stored)}")
+        staged = staging_column(index, item.name)
+        is_text = item.type.kind in _DOCUMENTS and staged != item.name
+        stored = DataType("text") if is_text else item.type
+        lines.append(f"{dialect.quote(staged)} {dialect.native_type(stored)}")
     lines.append(f"{dialect.quote(PART)} BIGINT NOT NULL")
     columns = ", ".join(lines) + row_number(dialect)
     return f"CREATE TABLE {staging_name(staging.table, dialect)} ({columns}){ending(dialect)}"
@@ -63,10 +65,12 @@ def staged_rows(rows: StagedRows, table: TableSpec, dialect: MySQLDialect) -> ex
     for index, item in enumerate(table.columns):
         staged = staging_column(index, item.name)
         value: exp.Expr = column(staged)
+        if staged == item.name:
+            selected.append(value)
+            continue
         if item.type.kind in _DOCUMENTS and not dialect.is_mariadb:
             value = exp.cast(value, "JSON", dialect=dialect.name)
-        is_named = staged == item.name and isinstance(value, exp.Column)
-        selected.append(value if is_named else exp.alias_(value, item.name, quoted=True))
+        selected.append(exp.alias_(value, item.name, quoted=True))
     select = exp.select(*selected).from_(dialect.table(STAGING_SCHEMA, rows.staging.table))
     numbers: list[exp.Expr] = [exp.Literal.number(part_number(p.part)) for p in rows.parts if p.rows]
     if not numbers:

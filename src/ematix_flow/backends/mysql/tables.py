@@ -7,6 +7,7 @@ from dataclasses import replace
 from ematix_flow.backends.control_tables import LEDGER, WATERMARKS
 from ematix_flow.backends.mysql.dialect import MySQLDialect
 from ematix_flow.backends.table_plans import create_table_sql, unique_groups
+from ematix_flow.errors import SchemaMismatch
 from ematix_flow.spec.naming import own_name
 from ematix_flow.spec.tables import TableSpec
 from ematix_flow.spec.types import DataType
@@ -14,6 +15,7 @@ from ematix_flow.spec.types import DataType
 _KEY_BYTES, _BYTES_A_CHARACTER, _OTHER_BYTES = 3072, 4, 20
 _LONGEST_IN_KEY = 255
 _SIZED = {"text": "string", "bytes": "bytes"}
+_PLACES = 30  # MariaDB has 38, like us
 _INDEXED = 100  # characters of a batch key by which it is found
 
 
@@ -36,6 +38,18 @@ def sized_keys(table: TableSpec) -> TableSpec:
         for c in table.columns
     )
     return replace(table, columns=columns)
+
+
+def require_types(table: TableSpec, dialect: MySQLDialect) -> None:
+    """Refuse decimals with more places than the server keeps."""
+    for column in table.columns:
+        if not dialect.is_mariadb and (column.type.scale or 0) > _PLACES:
+            raise SchemaMismatch(
+                f"column {column.name!r} of {table.label} is {column.type}, and MySQL keeps {_PLACES} places",
+                where=table.where,
+                state="nothing was touched",
+                next_step=f"declare Numeric with a scale of at most {_PLACES}",
+            )
 
 
 def row_number(dialect: MySQLDialect) -> str:

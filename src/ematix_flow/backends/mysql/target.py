@@ -49,7 +49,13 @@ from ematix_flow.backends.mysql.staging_table import (
     staging_name,
     staging_prefix,
 )
-from ematix_flow.backends.mysql.tables import control_tables_sql, ending, row_number, sized_keys
+from ematix_flow.backends.mysql.tables import (
+    control_tables_sql,
+    ending,
+    require_types,
+    row_number,
+    sized_keys,
+)
 from ematix_flow.backends.relational import RelationalTarget
 from ematix_flow.backends.sql_session import SqlSession
 from ematix_flow.backends.table_diff import TableDiff
@@ -132,6 +138,7 @@ class MySQLTarget(RelationalTarget):
         self, session: SqlSession, table: TableSpec, live: LiveTable | None, matching: Matching | None
     ) -> TablePlan:
         require_names(table)
+        require_types(table, self.dialect)
         return super().plan_within(session, sized_keys(table), live, matching)
 
     def _plan_one(
