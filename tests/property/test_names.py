@@ -6,7 +6,9 @@ The tables have as many of these names at once as a load stays quick with.
 from __future__ import annotations
 
 import datetime as dt
+import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +18,11 @@ from ematix_flow import DuckDBConnection, MySQLConnection, PostgresConnection, S
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.matching import Matching
+from ematix_flow.testing.loads import load_rows, new_load
 from tests.lakes import lake_backend, lake_target
 from tests.property.hostile_names import fitting
+from tests.property.pair_systems import mysql_system
+from tests.property.pair_values import KEY, by_key, random_table
 from tests.property.strategy_driving import Database
 from tests.property.strategy_histories import START, Batch, Scenario
 from tests.property.test_strategies import MARIADB_NEVER, SQLITE_NEVER, opened
@@ -143,6 +148,33 @@ def test_no_name_of_a_column_trips_mysql(strategy: str, mysql: MySQLServer) -> N
     with mysql.own_database("names") as url:
         database = opened(MySQLConnection(name="mysql", url=url))
         database.check(scenario(strategy, fitting(MARIADB_NEVER)))
+
+
+def check_names_that_begin_with_spaces(url: str, name: str) -> None:
+    """MySQL drops spaces and control characters before an alias; columns of every type keep theirs."""
+    server = mysql_system(url, name)
+    target = opened(server.connection).target
+    made, given = random_table(random.Random(name), "t", server.as_target)
+    for mode, first in (("append", " "), ("merge", "\t")):
+        called = {n: n if n == KEY else f"{first}{n}"[:64] for n in made.column_names}
+        columns = tuple(replace(c, name=called[c.name], primary_key=c.name == KEY) for c in made.columns)
+        keys = (KEY,) if mode == "merge" else ()
+        table = TableSpec(None, f"spaces_{mode}", columns, merge_keys=keys)
+        rows = [{called[n]: value for n, value in row.items()} for row in given]
+        values = tuple(n for n in table.column_names if n != KEY)
+        matching = Matching(keys, values, values) if keys else Matching()
+        load_rows(target, new_load(table, mode, matching=matching), rows, parts=2)
+        assert by_key(table, server.read(table)) == by_key(table, rows)
+
+
+def test_columns_of_every_type_may_begin_with_a_space_in_mariadb(mariadb: MySQLServer) -> None:
+    with mariadb.own_database("spaces") as url:
+        check_names_that_begin_with_spaces(url, "mariadb")
+
+
+def test_columns_of_every_type_may_begin_with_a_space_in_mysql(mysql: MySQLServer) -> None:
+    with mysql.own_database("spaces") as url:
+        check_names_that_begin_with_spaces(url, "mysql")
 
 
 # ------------------------------------------------------------------ lakes: a load costs seconds
