@@ -46,6 +46,7 @@ class TestJsonLinesFiles(FilesContract):
 
 class TestOrcFiles(FilesContract):
     format = "orc"
+    never_named = ("back`tick",)  # never: readers in Java end a name at a backtick
 
     def test_every_type_and_null_arrives_unchanged(self, backend: Backend, target: Target) -> None:
         """ORC's readers disagree on early times: such values are refused, all others arrive."""
