@@ -117,8 +117,11 @@ def _entry(
 
 
 def _counts(spec: PipelineSpec, entries: Mapping[str, LedgerEntry], record: RunRecord) -> dict[str, Any]:
-    """What a run committed, as it would have recorded it; nothing where an earlier run loaded its batch."""
-    modes = {target.label: target.mode for target in spec.targets}
+    """What a run committed, as it would have recorded it; nothing where an earlier run loaded its batch.
+
+    Of scd2 by event time a ledger does not tell how many rows changed nothing: that stays unknown.
+    """
+    targets = {target.label: target for target in spec.targets}
     own = {label: entry for label, entry in entries.items() if entry.run_id == record.run_id}
     if not own:
         return {}
@@ -127,13 +130,18 @@ def _counts(spec: PipelineSpec, entries: Mapping[str, LedgerEntry], record: RunR
         "rows_inserted": sum(entry.rows_inserted for entry in own.values()),
         "rows_updated": sum(entry.rows_updated for entry in own.values()),
         "rows_deleted": sum(entry.rows_deleted for entry in own.values()),
-        "rows_unchanged": sum(
-            unchanged_rows(modes[label], entry.rows_in, entry.rows_inserted, entry.rows_updated)
-            for label, entry in own.items()
-        ),
     }
+    if not any(_goes_by_event_time(targets[label]) for label in own):
+        counts["rows_unchanged"] = sum(
+            unchanged_rows(targets[label].mode, entry.rows_in, entry.rows_inserted, entry.rows_updated)
+            for label, entry in own.items()
+        )
     first = own.get(spec.targets[0].label)
     return counts | ({"source_from": first.source_from, "source_to": first.source_to} if first else {})
+
+
+def _goes_by_event_time(target: TargetSpec) -> bool:
+    return target.mode == "scd2" and target.event_timestamp_column is not None
 
 
 def batch_of(slot: dt.datetime) -> str:

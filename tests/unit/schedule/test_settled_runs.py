@@ -16,6 +16,7 @@ from ematix_flow import (
     SQLiteConnection,
     Target,
     Text,
+    Timestamp,
     ematix,
     faults,
     pk,
@@ -32,6 +33,13 @@ BOUNDS = ("source_from", "source_to")
 class People:
     id: Annotated[BigInt, pk()]
     name: Text | None
+
+
+@ematix.table(schema="analytics")
+class Seen:
+    id: Annotated[BigInt, pk()]
+    name: Text | None
+    seen: Timestamp
 
 
 @ematix.table(schema="analytics")
@@ -104,6 +112,41 @@ CASES = [
     for point in ("apply.after_commit", "runlog.before_finish")
     if not (LOADS[what].get("both") and point == "apply.after_commit")
 ]
+
+
+@pytest.mark.parametrize("point", ["apply.after_commit", "runlog.before_finish"])
+def test_a_settled_run_of_scd2_by_event_time_tells_no_count_that_its_ledger_does_not_know(
+    tmp_path: Path, point: str
+) -> None:
+    """Rows that another one outranks make no version, and are not unchanged either."""
+
+    def load(name: str, at: str | None) -> RunRecord:
+        database = tmp_path / f"{name}.db"
+        execute(database, "CREATE TABLE raw_people (id INTEGER, name TEXT, seen TEXT)")
+        register_connection(SQLiteConnection(name=name, path=str(database)))
+
+        @ematix.pipeline(
+            name=name, target=Seen, target_connection=name, mode="scd2", event_timestamp_column="seen"
+        )
+        def seen(conn: Any) -> str:
+            return "SELECT id, name, seen FROM raw_people"
+
+        rows = "(1, 'Ada', '2026-01-01 00:00:00'), (1, 'Ada', '2026-01-02 00:00:00')"
+        execute(database, f"INSERT INTO raw_people VALUES {rows}, (2, 'Bob', '2026-01-01 00:00:00')")
+        execute(database, "INSERT INTO raw_people VALUES (2, 'Bea', '2026-01-01 00:00:00')")
+        if at is None:
+            seen.sync()
+        else:
+            with pytest.raises(faults.InjectedCrash), faults.inject(at, "crash"):
+                seen.sync()
+        seen.sync()
+        return last_of(name)
+
+    whole, died = load("whole", None), load("died", point)
+    for name in (*COUNTS[:-1], *BOUNDS):
+        assert getattr(whole, name) == getattr(died, name), name
+    assert (whole.rows_read, whole.rows_inserted, whole.rows_unchanged) == (4, 2, 1)
+    assert died.status == "succeeded" and died.rows_unchanged is None
 
 
 @pytest.mark.parametrize(("what", "point"), CASES)
