@@ -19,6 +19,8 @@
     │   └── SparkFailed                    a Java stack trace, reduced to its cause
     ├── PlanError                      1   the load cannot be done as declared; nothing was touched
     │   ├── SchemaMismatch                 source, declaration and live table disagree
+    │   │   └── NameRefused            2   a declared name that this target cannot have
+    │   ├── SqlRefused                 2   source SQL that is no single query
     │   ├── Unsupported                    this backend or path cannot do that
     │   └── GuaranteeRefused
     ├── LoadError                      1   the load failed; the target is as before
@@ -186,6 +188,14 @@ class PlanError(FlowError):
 
 class SchemaMismatch(PlanError):
     pass
+
+
+class NameRefused(SchemaMismatch):
+    exit_code = 2
+
+
+class SqlRefused(PlanError):
+    exit_code = 2
 
 
 class Unsupported(PlanError):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from ematix_flow.backends.sql_session import SqlDialect
-from ematix_flow.errors import SchemaMismatch
+from ematix_flow.errors import NameRefused
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
 from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.sql import column, identifier
@@ -59,7 +59,7 @@ def refuse_control_table(dialect: SqlDialect, table: TableSpec) -> None:
     if (table.schema or "").lower() in (CONTROL_SCHEMA, STAGING_SCHEMA):
         kept.setdefault(named, "its own records")
     if named in kept:
-        raise SchemaMismatch(
+        raise NameRefused(
             f"{table.label} is where ematix-flow keeps {kept[named]}, and no pipeline can load it",
             where=table.where,
             state=f"{table.label} is unchanged",
@@ -91,6 +91,12 @@ def control_insert(dialect: SqlDialect, table: TableSpec, replace_on: Sequence[s
     values = exp.Values(expressions=[exp.Tuple(expressions=[exp.Placeholder(this=n) for n in names])])
     sql = dialect.render(exp.Insert(this=schema, expression=values))
     return sql + dialect.replacing(names, replace_on) if replace_on else sql
+
+
+def control_delete(dialect: SqlDialect, control: TableSpec, filters: Sequence[str]) -> str:
+    """DELETE of the rows whose columns equal these parameters."""
+    equal = [exp.EQ(this=column(n), expression=exp.Placeholder(this=n)) for n in filters]
+    return dialect.render(exp.delete(dialect.table(control.schema, control.name)).where(*equal))
 
 
 def control_forget(dialect: SqlDialect, ledger: TableSpec) -> str:

@@ -34,6 +34,7 @@ from ematix_flow.backends.control_tables import (
     LEDGER,
     MOMENT,
     WATERMARKS,
+    control_delete,
     control_forget,
     control_select,
     refuse_control_table,
@@ -218,8 +219,13 @@ class RelationalTarget(Target):
         return applied
 
     def change(self, session: SqlSession, load: Load) -> None:
-        """Make the table fit the load."""
-        for change in self.changes_due(session, load):
+        """Make the table fit the load. One that is created has no rows of earlier loads, and no position."""
+        due = self.changes_due(session, load)
+        created = ("create_table", load.table.label) in [(change.action, change.subject) for change in due]
+        if created and self.control_exists(session, WATERMARKS):
+            gone = control_delete(self.dialect, WATERMARKS, ["pipeline", "target"])
+            session.execute(gone, {"pipeline": load.pipeline, "target": load.target})
+        for change in due:
             self.make_change(session, load.table, change)
             faults.point("apply.table_changed")
 

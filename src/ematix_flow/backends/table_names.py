@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ematix_flow.errors import SchemaMismatch
+from ematix_flow.errors import NameRefused
 from ematix_flow.spec.location import SourceLocation
 from ematix_flow.spec.naming import RESERVED, reserved_among
 from ematix_flow.spec.tables import COMPANION_COLUMNS, TableSpec
@@ -18,7 +18,7 @@ def require_table_names(table: TableSpec, limit: int | None) -> None:
     wanted = table.with_load_columns()
     for name in (wanted.schema or "", wanted.name, *wanted.column_names):
         if len(name.encode()) > limit:
-            raise SchemaMismatch(
+            raise NameRefused(
                 f"the name {name!r} is {len(name.encode())} bytes long; this database keeps {limit}",
                 where=table.where,
                 next_step="choose a shorter name",
@@ -26,10 +26,10 @@ def require_table_names(table: TableSpec, limit: int | None) -> None:
 
 
 def refuse_reserved(names: Iterable[str], what: str, where: SourceLocation | None = None) -> None:
-    """SchemaMismatch for a name that could equal one in the SQL that we generate. ``what`` has the names."""
+    """NameRefused for a name that could equal one in the SQL that we generate. ``what`` has the names."""
     name = reserved_among(names)
     if name is not None:
-        raise SchemaMismatch(
+        raise NameRefused(
             f"the name {name!r} in {what} begins with {RESERVED!r}, which is kept for names that loads make",
             where=where,
             state="nothing was touched",
@@ -38,10 +38,10 @@ def refuse_reserved(names: Iterable[str], what: str, where: SourceLocation | Non
 
 
 def refuse_dotted_capital(names: Iterable[str], what: str, where: SourceLocation | None = None) -> None:
-    """SchemaMismatch for the one letter that Spark does not find again: its small form is two characters."""
+    """NameRefused for the one letter that Spark does not find again: its small form is two characters."""
     for name in names:
         if "\u0130" in name:
-            raise SchemaMismatch(
+            raise NameRefused(
                 f"the name {name!r} in {what} holds the letter \u0130, which Spark does not find again",
                 where=where,
                 state="nothing was touched",
@@ -63,7 +63,7 @@ def require_names_apart(table: TableSpec, system: str, folded: Callable[[str], s
         for name in names:
             other = seen.setdefault(folded(name), name)
             if other != name:
-                raise SchemaMismatch(
+                raise NameRefused(
                     f"columns {other!r} and {name!r} of {table.label} differ in case alone, "
                     f"and {system} takes both for one",
                     where=table.where,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from ematix_flow.backends.base import (
     Backend,
     BatchSource,
+    LiveTable,
     Query,
     SourceColumn,
     SparkSource,
@@ -193,7 +194,9 @@ def _plan_target(
     )
 
     source_backend = world.backend(source_reference(spec))
-    watermark_range, held, told = _settled(table, source, _range(spec, table, target, world))
+    live = sink.inspect(table)
+    wanted_range, reloaded = _range(spec, table, target, world, live)
+    watermark_range, held, told = _settled(table, source, wanted_range)
     late = None if told else _late_writers_in(spec, source_backend)
     computes = _what_is_computed(spec, table, source.column_map)
     guarantee = derive_guarantee(spec, capabilities, backend.kind, late)
@@ -209,7 +212,6 @@ def _plan_target(
     )
     if isinstance(source.reader, SparkSource):
         tuning += tuple(Choice(each.key, each.value, each.reason) for each in source.reader.settings())
-    live = sink.inspect(table)
     if target.mode == "merge":
         table = keeping_marks(table, live)
     found = sink.plan_table(table, live, matching)
@@ -253,7 +255,13 @@ def _plan_target(
         watermark_range,
         tuple(stages),
         tuning,
-        (*drift, *held, *_late_warning(spec, late), *(() if path.value == "same_db" else sink.remarks())),
+        (
+            *drift,
+            *reloaded,
+            *held,
+            *_late_warning(spec, late),
+            *(() if path.value == "same_db" else sink.remarks()),
+        ),
         matching,
     )
 
@@ -294,10 +302,13 @@ def _inferred_table(target: TargetSpec, columns: tuple[SourceColumn, ...]) -> Ta
     return TableSpec(None, target.prefix, described)
 
 
-def _range(spec: PipelineSpec, table: TableSpec, target: TargetSpec, world: World) -> SourceRange | None:
+def _range(
+    spec: PipelineSpec, table: TableSpec, target: TargetSpec, world: World, live: LiveTable | None
+) -> tuple[SourceRange | None, tuple[str, ...]]:
+    """What is read, and a warning where a table that is gone is loaded from the beginning."""
     name = spec.source.watermark_column
     if name is None:
-        return None
+        return None, ()
     refuse_incremental_refresh(target.mode, spec.where)
     if name not in table.column_names:
         raise DeclarationError(
@@ -313,6 +324,13 @@ def _range(spec: PipelineSpec, table: TableSpec, target: TargetSpec, world: Worl
             next_step="normalise it in the source SQL instead",
         )
     low = world.target(target.connection).watermark(spec.name, target.label, name)
+    reloaded: tuple[str, ...] = ()
+    if live is None and low is not None:
+        reloaded = (
+            f"{table.label} does not exist, and was loaded up to {low.encode()} before: it is loaded again "
+            "from the beginning of the source",
+        )
+        low = None
     high = None
     if spec.source.lag_seconds:
         if column.type.kind not in ("timestamp", "timestamp_tz"):
@@ -321,7 +339,7 @@ def _range(spec: PipelineSpec, table: TableSpec, target: TargetSpec, world: Worl
         high = Watermark(
             name, column.type, until if column.type.kind == "timestamp_tz" else until.replace(tzinfo=None)
         )
-    return SourceRange(name, low, high)
+    return SourceRange(name, low, high), reloaded
 
 
 def _settled(

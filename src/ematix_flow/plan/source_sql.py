@@ -87,7 +87,7 @@ def _call(declared: DeclaredPipeline, world: World) -> Any:
         return asyncio.run(given) if inspect.iscoroutine(given) else given
     except FlowError as error:
         raise error.at(spec.where) from error
-    except Exception as error:
+    except (Exception, SystemExit, GeneratorExit) as error:  # which would end the command as if all were well
         line = _line_in(declared, error)
         raise PlanError(
             f"the function of pipeline {spec.name!r} raised {type(error).__name__}: {error}{line}",
@@ -97,7 +97,7 @@ def _call(declared: DeclaredPipeline, world: World) -> Any:
         ) from error
 
 
-def _line_in(declared: DeclaredPipeline, error: Exception) -> str:
+def _line_in(declared: DeclaredPipeline, error: BaseException) -> str:
     code = getattr(declared.function, "__code__", None)
     frame = error.__traceback__
     while frame is not None:

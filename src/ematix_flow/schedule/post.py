@@ -57,7 +57,7 @@ def run_post_transforms(
         try:
             _run(declared, post, connection, parent, context, run_pipeline)
             outcomes.append((post.step.label, "ok"))
-        except Exception as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             what = error.what if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
             failed = PostTransformFailed(
                 f"post-load transform {post.index + 1} of {spec.name!r} ({post.step.label}) failed: {what}",

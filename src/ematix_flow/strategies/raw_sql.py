@@ -14,7 +14,7 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import TokenError
 from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # exported, but not marked so
 
-from ematix_flow.errors import PlanError
+from ematix_flow.errors import PlanError, SqlRefused
 from ematix_flow.strategies.sql import column
 
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
@@ -28,7 +28,7 @@ def one_statement(sql: str, dialect: str) -> str:
     except TokenError:
         return sql  # the database knows its own SQL better, and says where it is wrong
     if not tokens:
-        raise PlanError(
+        raise SqlRefused(
             "the source SQL is empty",
             next_step="return a SELECT from the pipeline's function, or give source_table=",
         )
@@ -37,7 +37,7 @@ def one_statement(sql: str, dialect: str) -> str:
         return sql
     rest = [t for t in tokens if t.start > ends[0].start and t.token_type != TokenType.SEMICOLON]
     if rest or tokens[0] is ends[0]:
-        raise PlanError(
+        raise SqlRefused(
             "the source SQL holds more than one statement",
             next_step="return one SELECT; what must run before or after belongs into transforms",
         )

@@ -398,3 +398,78 @@ def late(conn):
     assert due.code == 0 and "warning: connection 'lake' needs the Python package 'duckdb'" in due.err
     log = flow("runs", "list", "--run-log", "duckdb://runs.duckdb")
     assert log.code == 2 and "error: the run log duckdb://runs.duckdb needs" in log.err
+
+
+QUITS = """
+import sys
+from ematix_flow import BigInt, ematix
+
+@ematix.connection
+class db:
+    kind = "sqlite"
+    path = "quits.db"
+
+@ematix.table
+class T:
+    id: BigInt
+
+@ematix.table(schema="ematix_flow", name="ledger")
+class Ledger:
+    id: BigInt
+
+@ematix.transform(target_connection="db")
+def leaves(conn):
+    RAISE
+
+@ematix.pipeline(target=T, target_connection="db")
+def quits(conn):
+    RAISE
+
+@ematix.pipeline(target=T, target_connection="db")
+def fine(conn):
+    return "SELECT 1 AS id"
+
+@ematix.pipeline(target=T, target_connection="db", transforms_post=[leaves])
+def after(conn):
+    return "SELECT 2 AS id"
+
+@ematix.pipeline(target=Ledger, target_connection="db")
+def reserved(conn):
+    return "SELECT 1 AS id"
+
+@ematix.pipeline(target=T, target_connection="db")
+def two_statements(conn):
+    return "SELECT 1 AS id; SELECT 2 AS id"
+
+@ematix.pipeline(target=T, target_connection="db")
+def no_statement(conn):
+    return " "
+"""
+
+
+@pytest.mark.parametrize("raised", ["sys.exit(0)", "sys.exit()", "raise SystemExit", "raise GeneratorExit"])
+def test_a_function_that_ends_the_process_fails_its_pipeline_and_no_other(flow, tmp_path, raised):
+    (tmp_path / "quitting.py").write_text(QUITS.replace("RAISE", raised))
+    (tmp_path / "quits.db").touch()
+    name = "GeneratorExit" if "Generator" in raised else "SystemExit"
+    ran = flow("run", "quits", "fine", "-m", "quitting", "-o", "json")
+    assert ran.code == 1
+    assert {run["pipeline"]: run["status"] for run in ran.json} == {"quits": "failed", "fine": "succeeded"}
+    assert f"the function of pipeline 'quits' raised {name}" in ran.err
+    for command in ("plan", "validate", "preview", "dry-run"):
+        told = flow(command, "quits", "-m", "quitting")
+        assert told.code == 1 and f"raised {name}" in told.err, command
+    post = flow("run", "after", "-m", "quitting")
+    assert post.code == 1
+    assert f"(leaves) failed: {name}" in post.err and "the load before it is committed" in post.err
+    by_hand = flow("transform", "run", "leaves", "-m", "quitting")
+    assert by_hand.code == 1 and f"transform 'leaves' raised {name}" in by_hand.err
+
+
+@pytest.mark.parametrize("name", ["reserved", "two_statements", "no_statement"])
+def test_what_is_declared_wrong_ends_with_2_also_when_it_is_found_by_a_run(flow, tmp_path, name):
+    (tmp_path / "quitting.py").write_text(QUITS.replace("RAISE", "pass"))
+    (tmp_path / "quits.db").touch()
+    told = flow("run", name, "-m", "quitting")
+    assert told.code == 2, told.err
+    assert "where: quitting.py:" in told.err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ematix_flow.backends.table_names import require_names_apart
-from ematix_flow.errors import SchemaMismatch, SourceFailed
+from ematix_flow.errors import NameRefused, SourceFailed
 from ematix_flow.spec.tables import TableSpec
 
 MAX_CHARACTERS = 64
@@ -26,7 +26,7 @@ def require_names(table: TableSpec) -> None:
     for name in filter(None, (table.schema, table.name, *table.with_load_columns().column_names)):
         problem = _problem(name)
         if problem:
-            raise SchemaMismatch(
+            raise NameRefused(
                 f"the name {name!r} {problem}", where=table.where, next_step="choose another name"
             )
     require_names_apart(table, "MySQL", _folded)

@@ -73,7 +73,7 @@ def run_transform(
             result = call_transform(transforms[name].function, connect(connection), by_hand)
         except FlowError as error:
             raise error.at(spec.where) from error
-        except Exception as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             raise LoadError(
                 f"transform {name!r} raised {type(error).__name__}: {error}",
                 where=spec.where,
