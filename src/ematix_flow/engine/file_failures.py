@@ -38,7 +38,11 @@ _REASONS = (
         _LOOK_AT_ALL,
     ),
     (
-        re.compile(r"Unescaped quote character .* inside quoted value(?:.*?line=(\d+))?", re.DOTALL),
+        re.compile(
+            r"(?:Unescaped quote character .* inside|Unexpected character .* following) quoted value"
+            r"(?:.*?line=(\d+))?",
+            re.DOTALL,
+        ),
         "a cell goes on after its closing quote, at or before line {0}",
         "double the quote where it is a character like any other; csv_read_options= says another quote or"
         " escape",
@@ -49,7 +53,10 @@ _REASONS = (
         "leave the column out of the query: encrypted Parquet is not read, keys cannot be configured",
     ),
     (
-        re.compile(r"FAILED_TO_UNCOMPRESS|[Cc]orrupt|CRC|[Cc]hecksum|[Dd]ecompress|Invalid (?:block|stream)"),
+        re.compile(
+            r"FAILED_TO_UNCOMPRESS|[Cc]orrupt|CRC|[Cc]hecksum|[Dd]ecompress|Invalid (?:block|stream)"
+            r"|InvalidProtocolBuffer"
+        ),
         "its data is damaged",
         "write it anew, or move it away",
     ),

@@ -175,6 +175,13 @@ def cell_as(cell: str, wanted: DataType, spark_type: str) -> str:
     return cell
 
 
+def is_beyond_double(cell: str) -> str:
+    """SQL: whether a cell, which is text, is a number so large or so small that no DOUBLE is it."""
+    size = f"abs(try_cast({cell} AS DOUBLE))"
+    too_large = f"({cell} RLIKE '^-?[0-9]' AND {size} > {_LARGEST!r}D)"
+    return f"({too_large} OR ({cell} RLIKE '^-?[0.]*[1-9]' AND {size} < {_SMALLEST!r}D))"
+
+
 def is_lossy_whole(cell: str, spark_type: str) -> str:
     """SQL: whether a cell, which is text, is a whole number that is another one as FLOAT or DOUBLE."""
     as_float = f"try_cast(try_cast({cell} AS {spark_type}) AS DECIMAL({_MAX_DIGITS},0))"

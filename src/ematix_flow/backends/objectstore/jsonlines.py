@@ -1,8 +1,8 @@
 """Lines of JSON as this process reads them: what Spark would misread in silence, and which line is at fault.
 
-Spark reads half of a surrogate pair as a question mark and a whole number among fractions as a double, and it
-leaves out a key that is empty. All are looked for in the text, which is quick; what was found is then looked
-at line by line.
+Spark reads half of a surrogate pair as a question mark, a whole number among fractions as a double and 1e400
+as infinity, and it leaves out a key that is empty. All are looked for in the text, which is quick; what was
+found is then looked at line by line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HALF_PAIR = (
     r"|\\\\u[dD][89a-fA-F]"
 )
 EMPTY_KEY = r'""\s*:'
-LONG_NUMBER = f"[0-9]{{{EXACT_DIGITS + 1}}}"
+LONG_NUMBER = f"[0-9]{{{EXACT_DIGITS + 1}}}|[0-9][eE][+-]?[0-9]{{3}}"  # or one beyond the range of doubles
 _HALF_PAIR_BYTES = re.compile(HALF_PAIR.encode())
 _EMPTY_KEY_BYTES = re.compile(EMPTY_KEY.encode())
 _LONG_NUMBER_BYTES = re.compile(LONG_NUMBER.encode())

@@ -1,8 +1,8 @@
 """JSON lines that others wrote, as a DataFrame: columns and types by what all lines hold.
 
 A number with a fraction is a double, as everywhere in JSON, unless whole numbers in the same column would
-lose digits: then it is a decimal, or text. A column that is a number in one line and a text or an object in
-another is text.
+lose digits: then it is a decimal, or text. A number beyond the range of doubles makes its column text. A
+column that is a number in one line and a text or an object in another is text.
 """
 
 from __future__ import annotations
@@ -237,9 +237,9 @@ def _with_text(of: DataType, paths: Sequence[Path]) -> str:
 
 
 def _is_lossy(value: str, path: Path, depth: int = 0) -> str:
-    """SQL: whether the text at the end of the path is a whole number that no double is."""
+    """SQL: whether the text at the end of the path is a whole number that no double is, or beyond all."""
     if not path:
-        return csvtypes.is_lossy_whole(value, "DOUBLE")
+        return f"({csvtypes.is_lossy_whole(value, 'DOUBLE')} OR {csvtypes.is_beyond_double(value)})"
     if path[0] is None:
         inner = f"v{depth}"
         return f"exists({value}, {inner} -> coalesce({_is_lossy(inner, path[1:], depth + 1)}, false))"
