@@ -27,6 +27,10 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADED_BY", CANARY)
 
 
+# what the generated modules raise by themselves; a TypeError would be of a call of ours
+_OF_THE_USER = (SyntaxError, NameError, ModuleNotFoundError, RuntimeError)
+
+
 def require_taken_or_refused(base: Path, module: str) -> None:
     """Import the module as a command does, without the command around it: most of the time a case takes."""
     with folder_of_its_own(base) as folder, use_registry(Registry()), warnings.catch_warnings():
@@ -39,6 +43,7 @@ def require_taken_or_refused(base: Path, module: str) -> None:
             shown = f"{error}\n{module}"
             assert error.advice and str(error.where).startswith("project.py:"), shown
             if isinstance(error, ModuleLoadError):
+                assert isinstance(error.__cause__, _OF_THE_USER), shown
                 assert not _is_raised_by_us(error.__cause__), shown
             else:
                 assert error.exit_code == 2, shown
