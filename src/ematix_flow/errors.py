@@ -26,7 +26,7 @@
     ├── LoadError                      1   the load failed; the target is as before
     │   ├── SourceFailed                   the source's query or file
     │   │   ├── UnreadableMessages         a stream that neither drops nor puts aside met some
-    │   │   ├── DataLost                   a broker deleted messages before they were read
+    │   │   ├── DataLost                   messages or files were deleted before they were read
     │   │   └── SourceMissing              no such topic, queue, subscription, stream, folder or table
     │   ├── RowRejected                    a value too long, out of range, null, not castable
     │   ├── TargetFailed

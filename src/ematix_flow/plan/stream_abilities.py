@@ -82,7 +82,8 @@ def check_error_policy(spec: StreamSpec, kinds: Iterable[str | None]) -> None:
                 f"transform_on_error={spec.on_error!r} is for messages, and a source of kind {kind} brings "
                 "rows of files: one that cannot be read stops the stream, and the error names file and line",
                 where=spec.where,
-                next_step="leave it out; a file that cannot be mended is moved out of the folder",
+                next_step="leave it out; move a file that cannot be fixed out of the folder, and run the "
+                "stream with fail_on_data_loss=False, which goes on without it",
             )
 
 

@@ -5,6 +5,7 @@ The files are found, left out and read by the rules of the batch side.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,12 +18,13 @@ from ematix_flow.backends.objectstore.sourcefiles import Listed, SourceFile
 from ematix_flow.backends.objectstore.trees import Parts, Tree
 from ematix_flow.backends.stores.folders import segments
 from ematix_flow.backends.streams import Reading, ReceivedFiles, Receiver
-from ematix_flow.errors import SourceFailed, SourceMissing, did_you_mean
+from ematix_flow.errors import DataLost, SourceFailed, SourceMissing, did_you_mean
 from ematix_flow.spec.tables import ColumnSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_log = logging.getLogger(__name__)
 _THREADS = 8
 _DESCRIBED_FILES = 100  # the oldest, and as many of the newest
 _DESCRIBED_BYTES = 256 * 1024 * 1024
@@ -137,7 +139,7 @@ class FilesStream(ReceivedFiles):
         return sorted(paths)
 
     def _table(self, paths: Sequence[str], reading: Reading) -> ReadableTable:
-        """The files as those of a table. SourceFailed for one that is gone, or of another format."""
+        """The files as those of a table. DataLost for one that is gone, SourceFailed of another format."""
         parts = _folder(reading)
         above = "".join(f"{part}/" for part in parts)
         strange = next((path for path in paths if not path.startswith(above)), None)
@@ -150,26 +152,27 @@ class FilesStream(ReceivedFiles):
         ours = self._tree.managed(parts)
         if ours is not None:
             there = {file.name: file for file in ours.files}
-            gone = next((name for name in names if name not in there), None)
-            if gone is not None:
-                raise _vanished(f"{self._tree.shown(parts)}/{gone}")
-            files = tuple(there[name] for name in names)
+            for name in names:
+                if name not in there:
+                    _lose(_vanished(f"{self._tree.shown(parts)}/{name}"), reading)
+            files = tuple(there[name] for name in names if name in there)
             return ReadableTable(reading.query, ours.folder, files, ours.state, whole_folder=False)
         with ThreadPoolExecutor(_THREADS) as threads:
-            files = tuple(threads.map(lambda name: self._file(parts, name), names))
+            found = threads.map(lambda name: self._file(parts, name, reading), names)
+            files = tuple(file for file in found if file is not None)
         self._catalog.require_format(self._tree.shown(parts), files)
         return ReadableTable(reading.query, self._tree.uri(parts), files, None, whole_folder=False)
 
-    def _file(self, parts: Parts, name: str) -> SourceFile:
+    def _file(self, parts: Parts, name: str, reading: Reading) -> SourceFile | None:
+        """None for one that is gone, when the stream may lose it."""
         inside = (*parts, *name.split("/"))
         try:
             return replace(self._tree.file(inside), name=name)
-        except FileNotFoundError as error:
-            raise _vanished(self._tree.shown(inside)) from error
-        except SourceFailed as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                raise _vanished(self._tree.shown(inside)) from error
-            raise
+        except (FileNotFoundError, SourceFailed) as error:
+            if isinstance(error, SourceFailed) and not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            _lose(_vanished(self._tree.shown(inside)), reading)
+            return None
 
 
 def _folder(reading: Reading) -> Parts:
@@ -185,9 +188,16 @@ def _folder(reading: Reading) -> Parts:
         ) from error
 
 
-def _vanished(shown: str) -> SourceFailed:
-    return SourceFailed(
+def _lose(lost: DataLost, reading: Reading) -> None:
+    """Raise it, unless the stream goes on without what is lost."""
+    if reading.fail_on_data_loss:
+        raise lost
+    _log.warning("%s; it is left out, as fail_on_data_loss=False allows", lost.what)
+
+
+def _vanished(shown: str) -> DataLost:
+    return DataLost(
         f"{shown} is no longer there: it was received, and removed before its rows were read",
-        next_step="put it back, and remove files only when the stream has loaded them; "
-        "where it is not needed, let the stream send what it cannot read to its dead letters",
+        state="nothing of this batch is loaded",
+        next_step="put it back; or run the stream with fail_on_data_loss=False, which goes on without it",
     )

@@ -43,7 +43,10 @@ _FAMILIES = {
     **dict.fromkeys(("date", "timestamp", "timestamp_tz"), _TIMES),
     "bytes": ("binary",),
 }
-_STEP = "mend the file, or let the stream send what it cannot read to its dead letters"
+_STEP = (
+    "fix the file; or move it out of the folder and run the stream with fail_on_data_loss=False, "
+    "which goes on without it"
+)
 
 
 def columns_of(frame: DataFrame) -> tuple[ColumnSpec, ...]:
