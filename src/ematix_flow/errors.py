@@ -11,6 +11,7 @@
     │   ├── UnknownConnection
     │   └── MissingSecret                  an unset variable, an unknown ``${prefix:…}``
     ├── UsageError                     2   a command line that makes no sense
+    ├── OutputFailed                   1   stdout cannot be written; what the command did stays done
     ├── ModuleLoadError                1   the user's module raised while it was imported
     ├── EngineError                    1   Spark, Java or a jar
     │   ├── JavaNotFound
@@ -156,6 +157,10 @@ class MissingSecret(ConfigError, KeyError):
 
 class UsageError(FlowError):
     exit_code = 2
+
+
+class OutputFailed(FlowError):
+    pass
 
 
 class ModuleLoadError(FlowError):

@@ -163,6 +163,32 @@ def test_without_java_a_run_says_how_to_get_one(project: Path, start: Start) -> 
     assert "Traceback" not in err
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+@pytest.mark.parametrize(
+    ("redirected", "code", "told"),
+    [
+        (">/dev/full", 1, True),
+        ("-o json >/dev/full", 1, True),
+        (">&-", 0, False),
+        ("2>/dev/full", 0, False),
+        (">&- 2>&-", 0, False),
+    ],
+)
+def test_output_that_cannot_be_written_is_told_and_the_run_stays_done(
+    project: Path, redirected: str, code: int, told: bool
+) -> None:
+    (project / "pipelines.py").write_text(PIPELINES.replace('source_connection="source", ', ""))
+    (project / "target.db").touch()
+    shell = f'exec "$0" -c "$1" run few --module pipelines {redirected}'
+    ran = subprocess.run(
+        ["sh", "-c", shell, sys.executable, PROGRAM], cwd=project, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == code, ran.stderr
+    assert ("error: the output cannot be written: No space left on device" in ran.stderr) == told
+    assert "Traceback" not in ran.stderr and "defect" not in ran.stderr
+    assert has_table(project)
+
+
 # ------------------------------------------------------------------ every command, at every time
 
 # Says that it is being imported, and does not come to an end. A class that is made at that time wraps what is

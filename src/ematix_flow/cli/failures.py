@@ -19,7 +19,7 @@ from ematix_flow.cli.options import wants_json
 from ematix_flow.cli.output import write_json
 from ematix_flow.cli.signals import was_asked
 from ematix_flow.cli.terminal import say, styled, width_of, write
-from ematix_flow.errors import FlowError, Interrupted, UsageError
+from ematix_flow.errors import FlowError, Interrupted, OutputFailed, UsageError
 from ematix_flow.spec.redaction import mask
 
 _with_tracebacks = False  # --debug, for the whole command
@@ -72,7 +72,7 @@ def report(error: BaseException, *, arguments: Sequence[str]) -> int:
         lines.error(known, trace=trace)
     elif trace:
         say(trace, "dim")
-    if wants_json(arguments):
+    if wants_json(arguments) and not isinstance(known, OutputFailed):
         write_json({"error": known.to_json()})
     elif lines is None:
         write(_parts(known, sys.stderr), sys.stderr)

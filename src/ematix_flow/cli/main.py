@@ -81,12 +81,16 @@ def help_text() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Never raises for what a user can meet."""
+    from ematix_flow.cli.terminal import open_missing_streams, write
+
+    open_missing_streams()
     debug, given = _take_debug(list(sys.argv[1:] if arguments is None else arguments))
     log_format, given = _take_log_format(given)
     if "_FLOW_COMPLETE" not in os.environ and given in ([], ["--help"], ["-h"], ["--version"]):
-        from ematix_flow.cli.terminal import write
-
-        write(f"flow {__version__}" if given == ["--version"] else help_text(), sys.stdout)
+        try:
+            write(f"flow {__version__}" if given == ["--version"] else help_text(), sys.stdout)
+        except Exception as error:
+            return _report(error, given)
         return 0
     try:
         from ematix_flow.cli.log_lines import chosen_format, logged_as

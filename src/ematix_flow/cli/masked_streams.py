@@ -111,7 +111,7 @@ def masked_output(*, as_json: bool = False) -> Iterator[None]:
         try:
             for stream in ours:
                 stream.flush()
-        except (BrokenPipeError, ValueError) as gone:  # the reader went away, or the stream was closed
+        except (OSError, ValueError) as gone:  # the reader went away, the disk is full, the stream is closed
             del gone
         sys.stdout, sys.stderr = before
 

@@ -1,4 +1,7 @@
-"""What a stream can show: colour or not, how wide. And writing that a closed pipe does not break."""
+"""What a stream can show: colour or not, how wide. And writing that a closed pipe does not break.
+
+`errors` is imported where it is needed: ``flow --help`` has to be quick.
+"""
 
 from __future__ import annotations
 
@@ -48,16 +51,42 @@ def width_of(stream: TextIO) -> int | None:
 
 
 def write(text: str, stream: TextIO) -> None:
-    """One line or block. A reader that went away (``flow list | head -1``) is no error."""
+    """One line or block. A reader that went away (``flow list | head -1``) is no error.
+
+    Nobody reads what cannot be written to stderr. For stdout it is OutputFailed.
+    """
     put = getattr(stream, "write_masked", stream.write)  # our own words, masked where they are made
     try:
         put(text + "\n")
         stream.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        _discard_rest(stream)
+    except OSError as error:
+        _discard_rest(stream)
+        if stream is sys.stderr:
+            return
+        from ematix_flow.errors import OutputFailed
+
+        raise OutputFailed(
+            f"the output cannot be written: {error.strerror}",
+            state="what the command did before stays done; flow runs list shows runs",
+            next_step="make room where the output goes, or send it elsewhere",
+        ) from error
     except UnicodeEncodeError:
         encoding = stream.encoding or "ascii"
         put(text.encode(encoding, "replace").decode(encoding) + "\n")
+
+
+def _discard_rest(stream: TextIO) -> None:
+    """Send what is still in its buffer, and all that follows, nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def open_missing_streams() -> None:
+    """A shell that closes stdout or stderr (``>&-``) leaves none: what goes there goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def say(text: str, style: str | None = None) -> None:
