@@ -84,6 +84,26 @@ def test_a_folder_of_other_files_is_neither_loaded_into_nor_read(lake: Path) -> 
 
 
 @usespark
+def test_a_table_whose_protocol_lacks_what_it_uses_is_named_with_the_reason(lake: Path) -> None:
+    from deltalake import write_deltalake
+
+    schema = pa.schema([pa.field("order_id", pa.int64(), nullable=False), ("at", pa.timestamp("us"))])
+    write_deltalake(str(lake / "theirs"), pa.Table.from_pylist([{"order_id": 1, "at": None}], schema=schema))
+
+    @ematix.pipeline(
+        target=Orders, target_connection="shop", source_connection="lake", name="read", mode="append"
+    )
+    def read() -> str:
+        return "SELECT order_id, 'a' AS note FROM theirs"
+
+    with pytest.raises(
+        SourceFailed, match=r"Delta table 'theirs' cannot be read: .* protocol: invariants\n"
+    ) as raised:
+        read.sync()
+    assert raised.value.next_step is not None and "protocol" in raised.value.next_step
+
+
+@usespark
 def test_partitions_other_than_those_of_the_table_are_refused_in_the_plan(lake: Path) -> None:
     with pytest.raises(DeclarationError, match=r"partition_by= names 'ordr_id'.* Did you mean 'order_id'"):
         pipeline("misspelt", ["ordr_id"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -24,6 +25,8 @@ _NO_MOMENT = (
     "DELTA_UNSUPPORTED_TIME_TRAVEL",
 )
 
+# a table whose protocol lacks a feature that it uses, or names one that this Spark does not know
+_OF_FEATURES = re.compile(r"\[DELTA_(?:UNSUPPORTED_)?FEATURES_[A-Z_]+\] ([^\n]+?)\.?(?: SQLSTATE|\n|$)")
 _UNCHANGED_SINCE = "DELTA_TIMESTAMP_GREATER_THAN_COMMIT"
 
 
@@ -40,9 +43,26 @@ class DeltaSource(SparkSource):
         return query_frame(
             spark,
             sql,
-            lambda name: spark.read.format("delta").load(self._store.uri(self._tables.folder(name))),
+            lambda name: self._read_now(spark, name),
             lambda name, moment: self._read_at(spark, name, moment),
         )
+
+    def _read_now(self, spark: SparkSession, name: Name) -> DataFrame:
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+
+        folder = self._tables.folder(name)
+        try:
+            return spark.read.format("delta").load(self._store.uri(folder))
+        except (Py4JJavaError, PySparkException) as error:
+            reason = _OF_FEATURES.search(str(error))
+            if reason is None:
+                raise
+            raise SourceFailed(
+                f"the Delta table {'.'.join(name)!r} cannot be read: {reason[1]}",
+                next_step="let its writer list in the table's protocol all that the table uses, or write it "
+                "again without: a column that takes nulls needs no 'invariants'",
+            ) from error
 
     def _read_at(self, spark: SparkSession, name: Name, moment: Moment) -> DataFrame:
         from pyspark.errors import AnalysisException, IllegalArgumentException
