@@ -236,3 +236,16 @@ def test_a_trigger_skips_what_is_too_many_and_uses_the_end_up(monkeypatch: pytes
     assert [record.status for record in known if record] == ["waiting", "waiting", "skipped", "skipped"]
     assert known[-1] is not None and known[-1].reason == CROWDED
     assert workflows.firings(store)["w"].number == 4
+
+
+def test_a_workflow_slot_that_a_clock_ahead_of_time_has_opened_ends_with_its_jobs() -> None:
+    clock = Moving()
+    store, workflows = MemorySlots(clock), Workflows([ANY], lambda names: {})
+    clock.at += 5 * HOUR
+    slot = Slot(slot_name("w"), NOON)
+    store.open([slot])
+    store.open([Slot("mail", NOON)], "succeeded")
+    clock.at = NOON + dt.timedelta(minutes=1)
+    workflows.advance(store)
+    found = store.get(slot)
+    assert found is not None and found.status == "succeeded"
