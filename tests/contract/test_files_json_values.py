@@ -204,6 +204,13 @@ BAD = {
     ),
     "an empty key": (['{"": 1}', '{"o": {"": 1}}'], "a key that is empty"),
     "a long key": (['{"' + "k" * 60_000 + '": 1}'], r"a key of 60,000 characters"),
+    "a second object": (
+        ['{"id": 3}{"id": 4}', '{"id": 3} {"id": 4}', '{"id": 3},{"id": 4}', '[{"id": 3}] {"id": 4}'],
+        "more than one value",
+    ),
+    "something after the object": (['{"id": 3} garbage', '{"id": 3} 5', '{"id": 3}}'], "more than one value"),
+    "no object": (["null", "5", '"{}"', '[[{"id": 3}]]', "[null]"], "is no JSON object"),
+    "no JSON": (["\x0c", "{", '{"id": 3', "nul"], "is no JSON: "),
     "deep": (['{"o": ' + "[" * 5_000 + "]" * 5_000 + "}"], "nested too deeply"),
 }
 

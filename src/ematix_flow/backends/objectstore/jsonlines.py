@@ -1,8 +1,8 @@
 """Lines of JSON as this process reads them: what Spark would misread in silence, and which line is at fault.
 
 Spark reads half of a surrogate pair as a question mark, a whole number among fractions as a double and 1e400
-as infinity, and it leaves out a key that is empty. All are looked for in the text, which is quick; what was
-found is then looked at line by line.
+as infinity, and it leaves out a key that is empty and whatever follows the first value of a line. All are
+looked for in the text, which is quick; what was found is then looked at line by line.
 """
 
 from __future__ import annotations
@@ -32,16 +32,21 @@ HALF_PAIR = (
 )
 EMPTY_KEY = r'""\s*:'
 LONG_NUMBER = f"[0-9]{{{EXACT_DIGITS + 1}}}|[0-9][eE][+-]?[0-9]{{3}}"  # or one beyond the range of doubles
+# a value after the first one, or a list of objects within it; neither an object nor a list of them; a bad end
+SECOND_VALUE = r"[}\]][ \t\r\n]*,?[ \t\r\n]*[{\[]"
+NO_OBJECT = r"^[ \t\r\n]*(\[[ \t\r\n]*)?[^ \t\r\n{\[\]\ufeff]|^[ \t\r\n]*\[[ \t\r\n]*\["
+NO_END = r"[^ \t\r\n}\]][ \t\r\n]*$"
 _HALF_PAIR_BYTES = re.compile(HALF_PAIR.encode())
 _EMPTY_KEY_BYTES = re.compile(EMPTY_KEY.encode())
 _LONG_NUMBER_BYTES = re.compile(LONG_NUMBER.encode())
+_SUSPECT_BYTES = re.compile("|".join((SECOND_VALUE, NO_OBJECT.replace(r"\ufeff", r"\xef"), NO_END)).encode())
 
 
 @dataclass(frozen=True)
 class TextFacts:
     """What the text of a file may hold, and of which a closer look is needed."""
 
-    misread: bool  # half a surrogate pair, or an empty key
+    misread: bool  # half a surrogate pair, an empty key, or not one object or list of objects
     long_numbers: bool
 
 
@@ -64,7 +69,11 @@ def text_facts(file: SourceFile) -> TextFacts:
 def _may_be_misread(line: bytes) -> bool:
     if b"\\u" in line and _HALF_PAIR_BYTES.search(line) is not None:
         return True
-    return b'""' in line and _EMPTY_KEY_BYTES.search(line) is not None
+    if b'""' in line and _EMPTY_KEY_BYTES.search(line) is not None:
+        return True
+    if line.count(b"{") != line.count(b"}") or line.count(b"[") != line.count(b"]"):
+        return True
+    return _SUSPECT_BYTES.search(line) is not None
 
 
 def bad_line(files: Sequence[SourceFile]) -> SourceFailed | None:
@@ -102,7 +111,7 @@ class _Twice(ValueError):
 
 def parse_line(text: str) -> Any:
     """What a line holds, {} for an empty one; ValueError for an object that has a key twice."""
-    return json.loads(text, object_pairs_hook=_object) if text.strip() else {}
+    return json.loads(text, object_pairs_hook=_object) if text.strip(" \t\r\n") else {}
 
 
 def _problem(line: bytes) -> tuple[str, str] | None:
@@ -112,8 +121,10 @@ def _problem(line: bytes) -> tuple[str, str] | None:
         value = parse_line(text)
     except _Twice as error:
         return f"has an object with {error}", "leave one of them out, or give it another name"
-    except ValueError as error:
-        return f"is no JSON: {error}", ONE_A_LINE
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data":
+            return f"holds more than one value: another one begins at column {error.colno}", ONE_A_LINE
+        return f"is no JSON: {error.msg} at column {error.colno}", ONE_A_LINE
     except RecursionError:
         return "is nested too deeply to be read", "write deep values as text"
     if not all(isinstance(one, dict) for one in (value if isinstance(value, list) else [value])):

@@ -19,7 +19,10 @@ from ematix_flow.backends.objectstore.jsonlines import (
     EMPTY_KEY,
     HALF_PAIR,
     LONG_NUMBER,
+    NO_END,
+    NO_OBJECT,
     ONE_A_LINE,
+    SECOND_VALUE,
     TextFacts,
     bad_line,
     case_twins,
@@ -128,7 +131,8 @@ def _text_facts(spark: SparkSession, files: Sequence[SourceFile]) -> TextFacts:
         return TextFacts(any(f.misread for f in found), any(f.long_numbers for f in found))
     lines = load_without_partitions(spark, spark.read.format("text"), files)
     half = f"contains(value, {text(chr(92) + 'u')}) AND value RLIKE {text(HALF_PAIR)}"
-    misread = f"({half}) OR value RLIKE {text(EMPTY_KEY)}"
+    odd = " OR ".join(f"value RLIKE {text(pattern)}" for pattern in (EMPTY_KEY, NO_OBJECT))
+    misread = f"({half}) OR {odd} OR {_more_follows()}"
     facts = (misread, f"value RLIKE {text(LONG_NUMBER)}", "contains(value, '\ufffd')")
     row = lines.selectExpr(*(f"coalesce(bool_or({fact}), false)" for fact in facts)).collect()[0]
     if row[2]:  # it may stand in a file of its own right
@@ -136,6 +140,21 @@ def _text_facts(spark: SparkSession, files: Sequence[SourceFile]) -> TextFacts:
             if not is_hadoops(file) and not is_utf8(file):
                 raise not_utf8(file)
     return TextFacts(bool(row[0]), bool(row[1]))
+
+
+def _more_follows() -> str:
+    """SQL: whether the text in ``value`` holds more than one JSON value, or something else behind it.
+
+    Spark itself reads the first value alone. In brackets, all of them must make a list of one value.
+    """
+    uneven = [
+        f"length(replace(value, '{opening}', '')) <> length(replace(value, '{closing}', ''))"
+        for opening, closing in ("{}", "[]")
+    ]
+    patterns = [f"value RLIKE {text(pattern)}" for pattern in (SECOND_VALUE, NO_END)]
+    suspect = " OR ".join([*uneven, *patterns])
+    listed = "from_json(concat('[', ltrim('\ufeff', value), ']'), 'array<string>')"
+    return f"CASE WHEN {suspect} THEN coalesce(size({listed}), 0) <> 1 ELSE false END"
 
 
 def _require_names(fields: Sequence[StructField], table: ReadableTable) -> None:
