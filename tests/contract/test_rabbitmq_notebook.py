@@ -16,7 +16,7 @@ def test_batches_go_out_and_come_back(rabbitmq: RabbitMQServer, rabbitmq_queue: 
     with RabbitMQBackend.open(rabbitmq.url(), batch_size=10) as backend:
         assert backend.ping().startswith("RabbitMQ 3.")
         assert backend.write_arrow_stream(rabbitmq_queue, pa.Table.from_pylist(ROWS)) == 25
-        batches = list(backend.iter_arrow_stream(rabbitmq_queue, idle_timeout=0.5))
+        batches = list(backend.iter_arrow_stream(rabbitmq_queue, idle_timeout=3))
         assert [batch.num_rows for batch in batches] == [10, 10, 5]
         table = pa.Table.from_batches(batches).select(["id", "name"])
         assert table.to_pylist() == ROWS
@@ -30,7 +30,7 @@ def test_what_is_not_committed_comes_again(rabbitmq: RabbitMQServer, rabbitmq_qu
     rabbitmq.publish(rabbitmq_queue, [b'{"id": 1}', b'{"id": 2}'])
     for _ in range(2):
         with RabbitMQBackend.open(rabbitmq.url()) as backend:
-            batches = backend.read_arrow_stream(rabbitmq_queue, idle_timeout=0.5)
+            batches = backend.read_arrow_stream(rabbitmq_queue, idle_timeout=3)
             assert [row["id"] for batch in batches for row in batch.to_pylist()] == [1, 2]
 
 
@@ -39,9 +39,9 @@ def test_refused_messages_go_to_the_dead_letter_exchange_or_back(rabbitmq: Rabbi
     queue = rabbitmq.create_queue("living", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
     rabbitmq.publish(queue, [b'{"id": 1}', b'{"id": 2}'])
     with RabbitMQBackend.open(rabbitmq.url()) as backend:
-        backend.read_arrow_stream(queue, idle_timeout=0.5)
+        backend.read_arrow_stream(queue, idle_timeout=3)
         assert backend.nack_pending(requeue=True) == 2
-        backend.read_arrow_stream(queue, idle_timeout=0.5)
+        backend.read_arrow_stream(queue, idle_timeout=3)
         assert backend.nack_pending() == 2
     assert (rabbitmq.count(queue), rabbitmq.count(dead)) == (0, 2)
     rabbitmq.delete_queue(queue)
