@@ -25,6 +25,7 @@ from ematix_flow.errors import (
     FlowError,
     PlanError,
     SchemaMismatch,
+    SourceFailed,
     Unsupported,
     did_you_mean,
 )
@@ -111,7 +112,8 @@ def _build(declared: DeclaredPipeline, world: World, cores: int, without: Collec
         with world.spark_errors(f"the source SQL of {spec.name!r}"):
             columns = columns_of_frame(reader.frame(world.spark(), sql))
     else:
-        columns = reader.describe(sql)
+        with _about_source_table(spec):
+            columns = reader.describe(sql)
     _refuse_repeated(columns, spec)
     refuse_reserved((c.name for c in columns), f"the source SQL of {spec.name!r}", spec.where)
     source = _Source(backend, reader, sql, asked.column_map, columns)
@@ -133,6 +135,18 @@ def _build(declared: DeclaredPipeline, world: World, cores: int, without: Collec
         targets, shared = share_read(sql, targets, ranges, computed_name(spec.name, spec.targets[0].label))
     post = tuple(RunPostTransform(step, index) for index, step in enumerate(spec.transforms_post))
     return Plan(spec, connection_label(reference), backend.kind, sql, columns, targets, post, shared)
+
+
+@contextmanager
+def _about_source_table(spec: PipelineSpec) -> Iterator[None]:
+    """The SQL of source_table= is ours: an error in it is one of the names that were declared."""
+    try:
+        yield
+    except SourceFailed as error:
+        if spec.source.table is not None:
+            error.what = error.what.replace(f"{own_name('t')}.", "")
+            error.next_step = "correct source_table=, column_map= or the columns of the declared table"
+        raise
 
 
 @contextmanager

@@ -473,3 +473,17 @@ def test_what_is_declared_wrong_ends_with_2_also_when_it_is_found_by_a_run(flow,
     told = flow("run", name, "-m", "quitting")
     assert told.code == 2, told.err
     assert "where: quitting.py:" in told.err
+
+
+def test_a_column_that_the_source_table_lacks_is_told_in_the_words_of_the_declaration(flow, tmp_path):
+    declared = QUITS.replace("RAISE", "pass") + (
+        '@ematix.pipeline(target=T, target_connection="db", source_table="s", column_map={"id": "idd"})\n'
+        "def renamed(conn):\n    pass\n"
+    )
+    (tmp_path / "quitting.py").write_text(declared)
+    with closing(sqlite3.connect(tmp_path / "quits.db")) as database:
+        database.execute("CREATE TABLE s (id integer)")
+    told = flow("run", "renamed", "-m", "quitting")
+    assert told.code == 1
+    assert "no such column: idd\n" in told.err
+    assert "next:  correct source_table=, column_map=" in told.err
