@@ -7,6 +7,7 @@ beside it says who holds it; it is for people, and nothing relies on it.
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import functools
 import hashlib
 import json
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ematix_flow.errors import ConfigError, PipelineLocked
+from ematix_flow.errors import ConfigError, FlowError, PipelineLocked, TargetFailed
 from ematix_flow.state.private_files import write_private
 from ematix_flow.state.records import utc_now
 from ematix_flow.state.root import next_step_for, private_directory
@@ -155,8 +156,10 @@ def _locked(pipeline: str, target: str, holder: PipelineLock | None) -> Pipeline
     )
 
 
-def _unusable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(
+def _unusable(path: Path, error: OSError) -> FlowError:
+    """A full or broken disk is no wrong setting: the same run succeeds once there is room."""
+    kind = TargetFailed if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else ConfigError
+    return kind(
         f"cannot lock {path}: {error.strerror or error}",
         state="this run has not begun; the target is untouched",
         next_step=next_step_for(error, f"make {path.parent} writable, and run it again"),

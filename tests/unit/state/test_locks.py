@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -14,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow.errors import ConfigError, PipelineLocked
+from ematix_flow.errors import ConfigError, PipelineLocked, TargetFailed
+from ematix_flow.state import locks
 from ematix_flow.state.locks import hold_file_lock
 
 HOLDER = """
@@ -185,3 +187,18 @@ def test_a_folder_that_cannot_hold_locks_is_a_clear_error(tmp_path: Path) -> Non
     refused = pytest.raises(ConfigError, match="cannot make the folder")
     with refused, hold_file_lock(tmp_path / "file", "orders", "dw.orders", "r1"):
         pass
+
+
+def test_a_full_disk_is_a_failure_of_the_run_and_no_wrong_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(locks, "write_private", full)
+    with (
+        pytest.raises(TargetFailed, match="No space left on device") as failed,
+        hold_file_lock(tmp_path, "p", "t", "run"),
+    ):
+        pass
+    assert failed.value.exit_code == 1 and "the target is untouched" in str(failed.value)
