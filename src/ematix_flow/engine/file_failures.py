@@ -55,7 +55,7 @@ _REASONS = (
     (
         re.compile(
             r"FAILED_TO_UNCOMPRESS|[Cc]orrupt|CRC|[Cc]hecksum|[Dd]ecompress|Invalid (?:block|stream)"
-            r"|InvalidProtocolBuffer"
+            r"|InvalidProtocolBuffer|TProtocolException|can not read class"
         ),
         "its data is damaged",
         "write it anew, or move it away",
