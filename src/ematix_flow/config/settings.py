@@ -10,7 +10,7 @@ from typing import Any
 from ematix_flow.config.interpolate import expand
 from ematix_flow.config.resolution import PROJECT_FILE
 from ematix_flow.config.toml_file import TomlFile, read_toml
-from ematix_flow.errors import ConfigError, did_you_mean
+from ematix_flow.errors import ConfigError, FlowError, did_you_mean
 from ematix_flow.spec.location import SourceLocation
 
 # what each table may say; None: who reads it knows
@@ -51,7 +51,7 @@ def text_setting(
     if value is None:
         return None
     if isinstance(value, str):
-        return str(expand(value, env=env, used_by=f"[{table}] {key} in {PROJECT_FILE}"))
+        return _expanded(value, table, key, cwd, env)
     raise ConfigError(
         f"[{table}] {key} in {PROJECT_FILE} is not text: {value!r}", where=setting_location(table, key, cwd)
     )
@@ -62,10 +62,18 @@ def list_setting(table: str, key: str, cwd: Path | None = None) -> tuple[str, ..
     found: Any = project_settings(cwd).get(table, {})
     value = found.get(key, []) if isinstance(found, dict) else found
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return tuple(str(expand(each, used_by=f"[{table}] {key} in {PROJECT_FILE}")) for each in value)
+        return tuple(_expanded(each, table, key, cwd, None) for each in value)
     raise ConfigError(
         f"[{table}] {key} in {PROJECT_FILE} is not a list of texts", where=setting_location(table, key, cwd)
     )
+
+
+def _expanded(value: str, table: str, key: str, cwd: Path | None, env: Mapping[str, str] | None) -> str:
+    """The text with its references replaced; an error of one points at the setting."""
+    try:
+        return str(expand(value, env=env, used_by=f"[{table}] {key} in {PROJECT_FILE}"))
+    except FlowError as error:
+        raise error.at(setting_location(table, key, cwd)) from error.__cause__
 
 
 def _refuse_unknown(file: TomlFile) -> None:
