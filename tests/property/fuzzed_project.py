@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+from hypothesis.internal.conjecture import providers
+
 from ematix_flow.cli.main import main
 from ematix_flow.cli.options import wants_json
 from ematix_flow.graph.registry import Registry, use_registry
@@ -24,6 +27,18 @@ CANARY = "canary/8-Ziggy:Star"
 _numbers = itertools.count()
 # what a person may meet; 130 would be an interrupt
 EXIT_CODES = (0, 1, 2, 3, 4, 5)
+
+
+@pytest.fixture(autouse=True)
+def seed_and_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the modules that import it: a secret to look for, and cases that depend on the seed alone.
+
+    Hypothesis would draw from the constants of all modules that this process has imported by now, which are
+    others in every run.
+    """
+    monkeypatch.setenv("LOADED_BY", CANARY)
+    monkeypatch.setattr(providers, "_get_local_constants", providers.Constants)
+    providers.CONSTANTS_CACHE.cache.clear()
 
 
 @dataclass(frozen=True)

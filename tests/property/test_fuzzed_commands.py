@@ -9,15 +9,12 @@ from hypothesis import example, given
 
 from tests.property.fuzzed_commands import command_lines
 from tests.property.fuzzed_declarations import GOOD
-from tests.property.fuzzed_project import CANARY, call_flow, require_a_clear_end
+from tests.property.fuzzed_project import call_flow, require_a_clear_end, seed_and_secret
 from tests.property.fuzzed_values import more, seeded
 
+__all__ = ["seed_and_secret"]  # a fixture
+
 SETTINGS = '[project]\nmodule = "project"\n'
-
-
-@pytest.fixture(autouse=True)
-def secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOADED_BY", CANARY)
 
 
 def require_carried_out_or_refused(base: Path, arguments: list[str]) -> None:

@@ -18,13 +18,16 @@ from ematix_flow.graph.loading import load_module
 from ematix_flow.graph.registry import Registry, use_registry
 from ematix_flow.spec.location import is_ours
 from tests.property.fuzzed_declarations import HEAD, ORDERS, calls, modules, streams
-from tests.property.fuzzed_project import CANARY, call_flow, folder_of_its_own, require_a_clear_end
+from tests.property.fuzzed_project import (
+    CANARY,
+    call_flow,
+    folder_of_its_own,
+    require_a_clear_end,
+    seed_and_secret,
+)
 from tests.property.fuzzed_values import more, seeded
 
-
-@pytest.fixture(autouse=True)
-def secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOADED_BY", CANARY)
+__all__ = ["seed_and_secret"]  # a fixture
 
 
 # what the generated modules raise by themselves; a TypeError would be of a call of ours

@@ -12,13 +12,10 @@ from hypothesis import strategies as st
 from ematix_flow.api.stream_toml import KEYS, stream_from_text
 from ematix_flow.errors import FlowError
 from tests.property.fuzzed_declarations import GOOD
-from tests.property.fuzzed_project import CANARY, Called, call_flow, require_a_clear_end
+from tests.property.fuzzed_project import CANARY, Called, call_flow, require_a_clear_end, seed_and_secret
 from tests.property.fuzzed_values import misspelled, more, seeded
 
-
-@pytest.fixture(autouse=True)
-def secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOADED_BY", CANARY)
+__all__ = ["seed_and_secret"]  # a fixture
 
 
 # --- settings --------------------------------------------------------------------------------------
