@@ -193,6 +193,10 @@ def names(
     for name in out:
         if not isinstance(name, str):
             raise DeclarationError(f"{option}= takes column names, not {name!r}", where=where)
+    if option == "keys" and not out:
+        raise DeclarationError(
+            "keys= names no column", where=where, next_step="name the columns, or leave keys= out"
+        )
     return out
 
 

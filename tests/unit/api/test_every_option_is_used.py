@@ -197,6 +197,7 @@ def test_two_options_of_a_pipeline_are_both_used_or_one_is_refused() -> None:
         ({"column_map": {"mail": "email"}}, "the declared column comes first: column_map={'email': 'mail'}"),
         ({"column_map": {"total": "sum"}}, "so does its derive()"),
         ({"column_map": {"email": 3}}, "takes {declared column: source column}"),
+        ({"keys": [], "mode": "merge"}, "keys= names no column"),
         ({"column_map": ["email"]}, "column_map= takes names and values"),
         ({"target": "orders"}, "'orders' is no table"),
         ({"target": Target(table=Orders)}, "write targets=[Target(…)]"),
