@@ -107,9 +107,8 @@ class Application:
             rows_in, high = self._measure(select)
             require_staged(load, rows_in, self.staged)
             if target.control_exists(session, LEDGER) and self._ledger_holds(batch_key(load, high)):
-                return Applied(
-                    rows_in=rows_in, duplicate=True
-                )  # a row that is there is no reason to refuse it
+                # the rows are there from before, which is no reason to refuse them
+                return Applied(rows_in=rows_in, duplicate=True)
             if target.transactional_ddl and load.changes.changes:
                 target.change(session, load)
             elif not self._is_as_planned():

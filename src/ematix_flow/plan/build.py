@@ -143,7 +143,7 @@ def _about_source_table(spec: PipelineSpec) -> Iterator[None]:
     try:
         yield
     except SourceFailed as error:
-        if spec.source.table is not None:
+        if spec.source.table is not None and "SQL" in (error.next_step or ""):
             error.what = error.what.replace(f"{own_name('t')}.", "")
             error.next_step = "correct source_table=, column_map= or the columns of the declared table"
         raise

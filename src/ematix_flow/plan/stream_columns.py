@@ -71,7 +71,7 @@ def _reachable(spec: StreamSpec, world: World) -> list[StreamTargetSpec]:
     for target in spec.targets:
         try:
             world.backend(target.connection).check()
-        except CannotConnect:  # whoever loads it tells, and tries again
+        except CannotConnect:  # its own load reports this, and tries again
             continue
         there.append(target)
     return there
@@ -162,16 +162,16 @@ def mending_sql(said: str) -> str:
     """What to do about ``transform_sql`` that Spark refuses, with its own suggestion if it has one."""
     suggested = _SUGGESTION.search(said)
     if suggested:
-        return f"mend transform_sql: Spark suggests {suggested[1]}"
+        return f"correct transform_sql: Spark suggests {suggested[1]}"
     if "TABLE_OR_VIEW_NOT_FOUND" in said:
-        return f"mend transform_sql: the stream is called {VIEW} in it, and lookups by their names"
-    return "mend transform_sql"
+        return f"correct transform_sql: the stream is called {VIEW} in it, and lookups by their names"
+    return "correct transform_sql"
 
 
 def empty_result(
     spec: StreamSpec, spark: SparkSession, columns: tuple[ColumnSpec, ...], lookups: Mapping[str, str]
 ) -> DataFrame:
-    """``transform_sql`` over no rows, for its columns, in a session of its own: no view is in its way."""
+    """``transform_sql`` over no rows, for its columns. A separate session has no other views."""
     ddl = schema_ddl(TableSpec(None, VIEW, columns))
     return run_sql(spec, spark.newSession().createDataFrame([], ddl), lookups)
 

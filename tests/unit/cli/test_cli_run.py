@@ -487,3 +487,18 @@ def test_a_column_that_the_source_table_lacks_is_told_in_the_words_of_the_declar
     assert told.code == 1
     assert "no such column: idd\n" in told.err
     assert "next:  correct source_table=, column_map=" in told.err
+
+
+def test_a_source_table_that_is_locked_is_no_wrong_declaration(flow, tmp_path, monkeypatch):
+    monkeypatch.setattr("ematix_flow.backends.sqlite.connection.BUSY_SECONDS", 0.1)
+    declared = QUITS.replace("RAISE", "pass") + (
+        '@ematix.pipeline(target=T, target_connection="db", source_table="s")\ndef copied(conn):\n    pass\n'
+    )
+    (tmp_path / "quitting.py").write_text(declared)
+    with closing(sqlite3.connect(tmp_path / "quits.db", isolation_level=None)) as database:
+        database.execute("CREATE TABLE s (id integer)")
+        database.execute("BEGIN EXCLUSIVE")
+        told = flow("plan", "copied", "-m", "quitting")
+    assert told.code == 1
+    assert "is locked by another process" in told.err
+    assert "source_table=" not in told.err

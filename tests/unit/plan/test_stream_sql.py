@@ -38,12 +38,12 @@ def test_sql_that_is_none_is_refused_in_words() -> None:
         (
             "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `idd` cannot be resolved. "
             "Did you mean one of the following? [`id`, `note`].",
-            "mend transform_sql: Spark suggests `id`, `note`",
+            "correct transform_sql: Spark suggests `id`, `note`",
         ),
-        ("[PARSE_SYNTAX_ERROR] Syntax error at or near 'FORM'.", "mend transform_sql"),
+        ("[PARSE_SYNTAX_ERROR] Syntax error at or near 'FORM'.", "correct transform_sql"),
         (
             "[TABLE_OR_VIEW_NOT_FOUND] The table or view `events` cannot be found.",
-            "mend transform_sql: the stream is called source in it, and lookups by their names",
+            "correct transform_sql: the stream is called source in it, and lookups by their names",
         ),
     ],
 )

@@ -23,13 +23,19 @@ class Contact:
     address: Text
 
 
-@pytest.mark.parametrize("by_table", [False, True])
-def test_each_target_renames_the_source_columns_by_its_own_map(tmp_path: Path, by_table: bool) -> None:
-    path = tmp_path / "data.db"
+def database_of_users(folder: Path) -> Path:
+    """The connection ``db``, and its file."""
+    path = folder / "data.db"
     with sqlite3.connect(path) as made:
         made.execute("CREATE TABLE users (id INTEGER, mail TEXT)")
         made.execute("INSERT INTO users VALUES (1, 'a@x'), (2, 'b@x')")
     register_connection(SQLiteConnection(name="db", path=str(path)))
+    return path
+
+
+@pytest.mark.parametrize("by_table", [False, True])
+def test_each_target_renames_the_source_columns_by_its_own_map(tmp_path: Path, by_table: bool) -> None:
+    path = database_of_users(tmp_path)
 
     @ematix.pipeline(
         targets=[
@@ -63,11 +69,7 @@ class Login:
 
 @pytest.mark.parametrize("first", [Person, Login])
 def test_two_columns_of_a_target_may_come_from_one_of_the_source(tmp_path: Path, first: type) -> None:
-    path = tmp_path / "data.db"
-    with sqlite3.connect(path) as made:
-        made.execute("CREATE TABLE users (id INTEGER, mail TEXT)")
-        made.execute("INSERT INTO users VALUES (1, 'a@x')")
-    register_connection(SQLiteConnection(name="db", path=str(path)))
+    path = database_of_users(tmp_path)
     targets = [
         ematix.target(Person, mode="append", column_map={"person_id": "id", "email": "mail"}),
         ematix.target(Login, mode="merge", column_map={"login": "mail", "shown": "mail", "user_id": "id"}),
@@ -83,5 +85,11 @@ def test_two_columns_of_a_target_may_come_from_one_of_the_source(tmp_path: Path,
 
     spread.sync()
     with sqlite3.connect(path) as reading:
-        assert reading.execute("SELECT person_id, email FROM people").fetchall() == [(1, "a@x")]
-        assert reading.execute("SELECT login, shown, user_id FROM logins").fetchall() == [("a@x", "a@x", 1)]
+        assert reading.execute("SELECT person_id, email FROM people ORDER BY 1").fetchall() == [
+            (1, "a@x"),
+            (2, "b@x"),
+        ]
+        assert reading.execute("SELECT login, shown, user_id FROM logins ORDER BY 1").fetchall() == [
+            ("a@x", "a@x", 1),
+            ("b@x", "b@x", 2),
+        ]

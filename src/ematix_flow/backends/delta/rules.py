@@ -30,7 +30,7 @@ _GENERATED, _DEFAULT, _LENGTH = (
     "__CHAR_VARCHAR_TYPE_STRING",
 )
 _CHARACTERS = re.compile(r"(?:var)?char\((\d+)\)")
-_BROKEN = own_name("broken")
+_BROKEN, _STORED, _NEW = own_name("broken"), own_name("stored"), own_name("new")
 
 
 @dataclass(frozen=True)
@@ -156,13 +156,13 @@ def _updated(
     from pyspark.sql import functions as f
 
     quote = LakeDialect().quote
-    old, new = stored.alias("t"), rows.alias("s")
+    old, new = stored.alias(_STORED), rows.alias(_NEW)
     same = [
-        f.col(f"t.{quote(name)}") == f.col(f"s.{quote(changes.match_column(name))}")
+        f.col(f"{_STORED}.{quote(name)}") == f.col(f"{_NEW}.{quote(changes.match_column(name))}")
         for name in changes.matched
     ]
     joined = old.join(new, reduce(lambda one, other: one & other, same))
     return joined.select(
-        *[f.col(f"s.{quote(name)}").alias(name) for name in change.columns],
-        *[f.col(f"t.{quote(name)}").alias(name) for name in kept],
+        *[f.col(f"{_NEW}.{quote(name)}").alias(name) for name in change.columns],
+        *[f.col(f"{_STORED}.{quote(name)}").alias(name) for name in kept],
     )
