@@ -209,6 +209,7 @@ BAD = {
         "more than one value",
     ),
     "something after the object": (['{"id": 3} garbage', '{"id": 3} 5', '{"id": 3}}'], "more than one value"),
+    "a number without end": (['{"id": 3, "n": ' + "9" * 5_000 + "} x"], "a number of thousands of digits"),
     "no object": (["null", "5", '"{}"', '[[{"id": 3}]]', "[null]"], "is no JSON object"),
     "no JSON": (["\x0c", "{", '{"id": 3', "nul"], "is no JSON: "),
     "deep": (['{"o": ' + "[" * 5_000 + "]" * 5_000 + "}"], "nested too deeply"),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.errors import SchemaMismatch
+from ematix_flow.errors import NameRefused
 from ematix_flow.spec.files import CsvReading
 from ematix_flow.spec.pipelines import FileOptions
 from ematix_flow.spec.tables import ColumnSpec, TableSpec
@@ -101,7 +101,7 @@ def require_names(table: TableSpec, format: str) -> None:
     """Refuse names that readers of a format lose: those of ORC in Java end a name at a backtick."""
     for name in table.column_names:
         if format == "orc" and "`" in name:
-            raise SchemaMismatch(
+            raise NameRefused(
                 f"the name {name!r} in {table.label} holds a backtick, at which readers of ORC end a name",
                 where=table.where,
                 state="nothing was touched",

@@ -125,6 +125,8 @@ def _problem(line: bytes) -> tuple[str, str] | None:
         if error.msg == "Extra data":
             return f"holds more than one value: another one begins at column {error.colno}", ONE_A_LINE
         return f"is no JSON: {error.msg} at column {error.colno}", ONE_A_LINE
+    except ValueError:  # Python reads no longer ones
+        return "holds a number of thousands of digits", "write it as text"
     except RecursionError:
         return "is nested too deeply to be read", "write deep values as text"
     if not all(isinstance(one, dict) for one in (value if isinstance(value, list) else [value])):
