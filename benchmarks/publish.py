@@ -1,4 +1,4 @@
-"""Writes the saved results into docs/benchmarks.md, between two marks: no figure is typed by hand."""
+"""Writes the saved results into docs/how-it-works/benchmarks.md, between two marks; none is typed by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.machine import REPOSITORY
 from benchmarks.results import FOLDER, Result, newest
 from benchmarks.tables import columns, heading, markdown_table, remarks, rows
 
-PAGE = REPOSITORY / "docs" / "benchmarks.md"
+PAGE = REPOSITORY / "docs" / "how-it-works" / "benchmarks.md"
 BEGIN = "<!-- results begin: written by  python -m benchmarks --publish -->"
 END = "<!-- results end -->"
 

@@ -23,7 +23,7 @@ from ematix_flow.state.slots import Claim, Slot
 from tests.contract.kubelet import Kubelet
 
 AT = dt.datetime(2026, 3, 29, 12, tzinfo=dt.timezone.utc)
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "scheduler.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "scheduler.md"
 
 
 class Cluster:

@@ -20,7 +20,7 @@ from ematix_flow.strategies.row_hash import canonical_text, row_hash
 from ematix_flow.strategies.sql import aliased, column
 from ematix_flow.testing.loads import load_rows, new_load
 
-PAGE = Path(__file__).parents[2] / "docs" / "strategies.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-it-works" / "strategies.md"
 UTC = dt.timezone.utc
 DOUBLES = (0.0, -0.0, 1.0, -1.5, 100.0, 0.1, 1 / 3, 2 / 3, 1e15, 1e16, 123456789012345680.0, 1e21, 1e22, 1e23)
 DOUBLES += (1e-4, 1e-5, 1e-7, 1.7976931348623157e308, 1e308, -1e308, 5e-324, 2.2250738585072014e-308, 0.3)

@@ -26,7 +26,7 @@ def library_names() -> set[str]:
 
 
 def test_every_library_has_its_reason_on_the_page_about_libraries() -> None:
-    page = (REPOSITORY / "docs" / "libraries.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "how-it-works" / "libraries.md").read_text(encoding="utf-8")
     assert {name for name in library_names() if f"`{name}`" not in page} == set()
 
 

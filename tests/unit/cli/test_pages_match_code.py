@@ -25,10 +25,10 @@ def page(name: str) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_on_connections_names_every_field_of(kind):
-    (row,) = re.findall(rf"^\| `{kind}` \|.*$", page("connections.md"), re.M)
+    (row,) = re.findall(rf"^\| `{kind}` \|.*$", page("reference/connections.md"), re.M)
     assert f"`{KINDS[kind].__name__}`" in row
     if kind in SAME_AS:
-        (row,) = re.findall(rf"^\| `{SAME_AS[kind]}` \|.*$", page("connections.md"), re.M)
+        (row,) = re.findall(rf"^\| `{SAME_AS[kind]}` \|.*$", page("reference/connections.md"), re.M)
     shared = {field.name for field in fields(Connection)}
     named = set(re.findall(r"`(\w+)`", row))
     assert {field.name for field in fields(KINDS[kind])} - shared - named == set()
@@ -41,21 +41,21 @@ def test_mysql_has_the_fields_of_postgres():
 def test_the_page_on_pipelines_names_every_option():
     aliases = {"incremental_column", "continue_on_failure", "ttl"}
     options = set(inspect.signature(ematix.pipeline).parameters) - aliases
-    assert {option for option in options if f"`{option}`" not in page("pipelines.md")} == set()
+    assert {option for option in options if f"`{option}`" not in page("reference/pipelines.md")} == set()
 
 
 def test_the_page_on_running_names_every_command():
     shown = set(command_names()) - set(HIDDEN)
-    assert {name for name in shown if f"`flow {name}" not in page("running.md")} == set()
+    assert {name for name in shown if f"`flow {name}" not in page("how-to/running.md")} == set()
 
 
 def test_the_page_on_running_names_every_exit_code():
     codes = {error.exit_code for error in _all_errors(FlowError)} | {0, 3}
-    assert {code for code in codes if f"| {code} |" not in page("running.md")} == set()
+    assert {code for code in codes if f"| {code} |" not in page("how-to/running.md")} == set()
 
 
 def test_the_page_on_tables_names_every_type_and_marker():
-    text = page("tables.md")
+    text = page("reference/tables.md")
     shown = set(re.findall(r"`(\w+)[`(\[]", text))
     declared = set(types.__all__) - {"Column", "ColumnType"}
     markers = {name for name in normalize.__all__ if name[0].islower()}

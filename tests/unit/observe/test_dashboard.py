@@ -14,7 +14,7 @@ from ematix_flow.observe.stream_metrics import StreamMetrics
 from ematix_flow.observe.traces import KINDS as TRACE_KINDS
 from tests.promql import DASHBOARD, exposed, expressions, metric_names, recorded, wanted
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "metrics.md"
 
 
 def known_text() -> str:
