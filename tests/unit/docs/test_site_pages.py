@@ -63,7 +63,7 @@ def test_the_navigation_has_every_page_once() -> None:
     listed = re.findall(r"(\S+\.md)$", (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.glob("**/*.md")}
     reference = reference_pages()
-    assert sorted(listed) == sorted({*pages, reference.CLI_PAGE, reference.API_PAGE})
+    assert sorted(listed) == sorted({*pages, reference.CLI_PAGE, reference.API_PAGE, "examples/index.md"})
 
 
 def test_every_command_and_option_is_on_the_page_of_commands(generated: dict[Path, str]) -> None:
@@ -107,3 +107,17 @@ def test_the_page_on_streams_describes_every_option_once() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(REPOSITORY).as_posix())
 def test_a_code_block_says_its_language(page: Path) -> None:
     assert [block.line for block in blocks_of(page.read_text(encoding="utf-8")) if not block.language] == []
+
+
+def test_code_that_a_page_shows_from_an_example_is_the_example_s() -> None:
+    shown = 0
+    for page in PAGES:
+        for block in blocks_of(page.read_text(encoding="utf-8")):
+            found = re.search(r"examples/[\w/]+\.py", block.not_run or "")
+            if found:
+                assert block.code in (REPOSITORY / found[0]).read_text(encoding="utf-8"), (
+                    page.name,
+                    block.line,
+                )
+                shown += 1
+    assert shown >= 9

@@ -1,0 +1,246 @@
+"""Every example runs as its README says, in one process with one Spark, and leaves the rows that it promises.
+
+The commands of a README run as a reader types them, but without a new process for each ``flow``. All of
+them together cost about 90 s, of which 30 s start Spark and the servers that other tests share.
+"""
+
+from __future__ import annotations
+
+import runpy
+import shlex
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from ematix_flow.cli.main import main
+from ematix_flow.graph.registry import Registry, use_registry
+from tests.docs.blocks import blocks_of
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLES = REPOSITORY / "examples"
+ELSEWHERE = {"orchestrators"}  # tests/e2e/test_orchestrators.py runs it in Airflow, Dagster and Prefect
+NO_SPARK = ("append", "truncate", "merge", "scd2", "schedule", "workflow", "alerts")
+NEEDS_SPARK = ("csv_to_duckdb", "file_formats", "fan_out", "file_stream", "delta_lake", "iceberg_lake")
+NEEDS_A_SERVER = (
+    *("postgres_incremental", "mysql_to_duckdb", "s3_files"),
+    *("kafka_stream", "rabbitmq_stream", "dead_letters"),
+)
+
+# What an example leaves: the file of a database, a query, and its rows
+LEFT: dict[str, list[tuple[str, str, list[tuple[Any, ...]]]]] = {
+    "append": [("shop.db", "SELECT count(*), count(DISTINCT _batch_id) FROM page_views", [(6, 2)])],
+    "truncate": [
+        (
+            "shop.db",
+            "SELECT product, orders, revenue FROM revenue_by_product ORDER BY 1",
+            [("cup", 2, 15), ("teapot", 2, 49.8)],
+        )
+    ],
+    "merge": [
+        (
+            "shop.db",
+            "SELECT customer_id, email, _deleted_at IS NULL FROM customer_copy ORDER BY 1",
+            [(1, "ada@new.org", 1), (2, "bob@b.org", 0), (3, "eve@e.org", 1), (4, "dan@d.org", 1)],
+        )
+    ],
+    "scd2": [
+        (
+            "shop.db",
+            "SELECT customer_id, email, is_current FROM customer_history ORDER BY 1, valid_from",
+            [(1, "ada@a.org", 0), (1, "ada@new.org", 1), (2, "bob@b.org", 1)],
+        )
+    ],
+    "schedule": [("shop.db", "SELECT name, amount FROM revenue WHERE name = 'cup'", [("cup", 630)])],
+    "workflow": [("shop.db", "SELECT name, amount FROM published WHERE name = 'cup'", [("cup", 630)])],
+    "alerts": [("shop.db", "SELECT count(*) FROM orders", [(20,)])],
+    "csv_to_duckdb": [
+        (
+            "warehouse.duckdb",
+            "SELECT product, amount::text FROM sales.sales ORDER BY sale_id",
+            [("teapot", "24.90"), ("cup", "7.50"), ("kettle", "39.00")],
+        ),
+        (
+            "warehouse.duckdb",
+            "SELECT day::text, amount::text FROM sales.daily_sales ORDER BY 1",
+            [("2026-01-05", "32.40"), ("2026-01-06", "39.00")],
+        ),
+    ],
+    "file_formats": [
+        ("shop.db", "SELECT orders, CAST(amount AS REAL) FROM counts", [(3, 71.4)]),
+        ("shop.db", "SELECT orders, CAST(amount AS REAL) FROM orc_counts", [(3, 71.4)]),
+    ],
+    "fan_out": [
+        ("warehouse.duckdb", "SELECT count(*) FROM sales.orders", [(2,)]),
+        ("warehouse.duckdb", "SELECT count(*) FROM 'archive/orders/*.parquet'", [(2,)]),
+        ("app.db", "SELECT id, product FROM latest_orders ORDER BY 1", [(1, "cup"), (2, "teapot")]),
+    ],
+    "file_stream": [("warehouse.db", "SELECT click_id FROM clicks ORDER BY 1", [(1,), (2,), (3,), (4,)])],
+    "delta_lake": [("shop.db", "SELECT orders, CAST(amount AS REAL) FROM revenue", [(4, 74.4)])],
+    "iceberg_lake": [("shop.db", "SELECT orders, CAST(amount AS REAL) FROM revenue", [(3, 71.4)])],
+    "mysql_to_duckdb": [
+        ("warehouse.duckdb", "SELECT order_id FROM sales.orders ORDER BY 1", [(1,), (2,)]),
+    ],
+    "s3_files": [
+        (
+            "warehouse.duckdb",
+            "SELECT product, amount::text FROM reports.revenue ORDER BY 1",
+            [("cup", "15.00"), ("teapot", "24.90")],
+        )
+    ],
+    "kafka_stream": [
+        (
+            "warehouse.db",
+            "SELECT order_id, CAST(amount AS REAL) FROM orders ORDER BY 1",
+            [(1, 8.5), (2, 24.9), (3, 39)],
+        )
+    ],
+    "rabbitmq_stream": [
+        (
+            "warehouse.db",
+            "SELECT user_id, email FROM signups ORDER BY 1",
+            [(1, "ada@a.org"), (2, "bob@b.org")],
+        )
+    ],
+    "dead_letters": [
+        (
+            "warehouse.db",
+            "SELECT payment_id, CAST(amount AS REAL) FROM payments ORDER BY 1",
+            [(1, 10.5), (2, 12.5), (3, 8)],
+        )
+    ],
+}
+
+
+def test_every_example_is_run() -> None:
+    folders = {path.parent.name for path in EXAMPLES.glob("*/README.md")}
+    assert folders == {path.name for path in EXAMPLES.iterdir() if path.is_dir()}
+    assert folders == {*NO_SPARK, *NEEDS_SPARK, *NEEDS_A_SERVER, *ELSEWHERE}
+
+
+@pytest.mark.parametrize("name", NO_SPARK)
+def test_an_example_inside_one_database_runs(name: str, tmp_path: Path) -> None:
+    run_example(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", NEEDS_SPARK)
+def test_an_example_of_files_lakes_and_several_systems_runs(name: str, spark: object, tmp_path: Path) -> None:
+    run_example(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["postgres_incremental"])
+def test_an_example_with_postgres_runs(
+    name: str, spark: object, pg_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    monkeypatch.setenv("SOURCE_URL", pg_database)
+    monkeypatch.setenv("WAREHOUSE_URL", pg_database)
+    run_example(name, tmp_path)
+    with psycopg.connect(pg_database) as database:
+        assert database.execute("SELECT event_id FROM analytics.events").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize("name", ["mysql_to_duckdb"])
+def test_an_example_with_mysql_runs(
+    name: str, spark: object, mariadb_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MYSQL_URL", mariadb_database)
+    run_example(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["s3_files"])
+def test_an_example_with_a_bucket_runs(
+    name: str, spark: object, s3: Any, s3_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKE_BUCKET", s3_bucket)
+    monkeypatch.setenv("LAKE_ENDPOINT", s3.endpoint)
+    monkeypatch.setenv("LAKE_KEY", s3.keys.access)
+    monkeypatch.setenv("LAKE_SECRET", s3.keys.secret)
+    run_example(name, tmp_path)
+
+
+@pytest.fixture
+def kafka_bootstrap(kafka: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The broker, and afterwards without the topics of the examples."""
+    kafka.start()
+    monkeypatch.setenv("KAFKA_BOOTSTRAP", kafka.bootstrap)
+    yield kafka.bootstrap
+    for topic in kafka.admin().list_topics(timeout=10).topics:
+        if topic.startswith("example-"):
+            kafka.drop_topic(topic)
+
+
+@pytest.mark.parametrize("name", ["kafka_stream", "dead_letters"])
+def test_an_example_with_kafka_runs(
+    name: str, spark: object, kafka: Any, kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    run_example(name, tmp_path)
+    if name == "kafka_stream":
+        sent = [message.key() for message in kafka.consume_all("example-large-orders")]
+        assert sorted(sent) == [b"2", b"3"]
+
+
+@pytest.mark.parametrize("name", ["rabbitmq_stream"])
+def test_an_example_with_rabbitmq_runs(
+    name: str, spark: object, rabbitmq: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rabbitmq.start()
+    monkeypatch.setenv("RABBITMQ_URL", rabbitmq.url())
+    try:
+        run_example(name, tmp_path)
+        assert rabbitmq.count("example-signups") == 0
+    finally:
+        rabbitmq.delete_queue("example-signups")
+
+
+def run_example(name: str, tmp_path: Path) -> None:
+    """The commands of its README in a copy of its folder, then what it leaves."""
+    folder = tmp_path / name
+    shutil.copytree(EXAMPLES / name, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        for block in blocks_of((folder / "README.md").read_text(encoding="utf-8")):
+            if block.runs:
+                *before, last = [line for line in block.commands.splitlines() if line.strip()]
+                assert [run_command(line, folder) for line in before] == [0] * len(before)
+                assert run_command(last, folder) == block.exits
+    for file, query, rows in LEFT.get(name, []):
+        assert left_in(folder / file, query) == rows
+
+
+def run_command(line: str, folder: Path) -> int:
+    """One line of a README, with the modules and declarations of a new process."""
+    program, *arguments = shlex.split(line, comments=True)
+    if program not in ("flow", "python"):
+        return subprocess.run([program, *arguments], cwd=folder, check=False).returncode
+    with pytest.MonkeyPatch.context() as patched, use_registry(Registry()):
+        patched.syspath_prepend(str(folder))
+        try:
+            if program == "flow":
+                return main(arguments)
+            patched.setattr(sys, "argv", arguments)
+            runpy.run_path(arguments[0], run_name="__main__")
+            return 0
+        finally:
+            for module in [name for name, loaded in sys.modules.items() if _is_in(loaded, folder)]:
+                del sys.modules[module]
+
+
+def _is_in(module: object, folder: Path) -> bool:
+    return str(getattr(module, "__file__", None) or "").startswith(str(folder))
+
+
+def left_in(file: Path, query: str) -> list[tuple[Any, ...]]:
+    if file.suffix == ".duckdb":
+        with duckdb.connect(str(file), read_only=True) as database:
+            return database.execute(query.replace("'archive", f"'{file.parent}/archive")).fetchall()
+    with closing(sqlite3.connect(file)) as database:
+        return database.execute(query).fetchall()
