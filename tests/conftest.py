@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.contract.chosen import runs_always
 from tests.services import azure as azure_service
 from tests.services import gcs as gcs_service
 from tests.services import glue as glue_service
@@ -106,8 +107,7 @@ def compile_once() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        chosen = getattr(getattr(item, "cls", None), "in_every_run", None)
-        if chosen is not None and item.name not in chosen:
+        if not runs_always(item):
             item.add_marker("long")
     if "long" not in config.option.markexpr and not any("::" in given for given in config.args):
         long = [item for item in items if item.get_closest_marker("long")]

@@ -1,7 +1,50 @@
-"""What every run holds of a target's contract where all of it takes minutes; ``-m long`` holds the rest."""
+"""Which tests of a contract every run holds on which store; ``make test-long`` holds all of them on each.
+
+A contract runs whole on SQLite and Postgres, and on each store that has code of its own (Kafka, memory, one
+object store). The other stores run the same code through another dialect or client: they share the tests out,
+so that every test runs on one of them too, and each of them runs its part of every contract.
+"""
 
 from __future__ import annotations
 
+import zlib
+from typing import Any
+
+import pytest
+
+NO_SERVER = ("duckdb",)
+
+
+def shared_out(*stores: str) -> list[Any]:
+    """The stores as parameters of a fixture or test: every run takes each test on one of them."""
+    return [
+        pytest.param(
+            store,
+            marks=[
+                pytest.mark.sampled(part, of=len(stores), store=store),
+                *(() if store in NO_SERVER else (getattr(pytest.mark, store),)),
+            ],
+        )
+        for part, store in enumerate(stores)
+    ]
+
+
+def runs_always(item: pytest.Item) -> bool:
+    """Whether the test is in every run: chosen by its class's ``in_every_run``, or in the part of its store.
+
+    The part follows from the test's name, so that a new test moves no other one.
+    """
+    chosen = getattr(getattr(item, "cls", None), "in_every_run", None)
+    sampled = item.get_closest_marker("sampled")
+    if chosen is not None and item.name in chosen:
+        return True
+    if sampled is None:
+        return chosen is None
+    test = item.name.replace(sampled.kwargs.get("store", ""), "", 1)
+    return zlib.crc32(test.encode()) % int(sampled.kwargs["of"]) == sampled.args[0]
+
+
+# The least that every target must show in every run
 IN_EVERY_RUN = frozenset(
     {
         "test_every_type_and_null_arrives_unchanged",

@@ -14,17 +14,16 @@ import pytest
 from ematix_flow.backends.dead_letters import open_dead_letters
 from ematix_flow.errors import FlowError, UsageError
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetterStore, Selection
+from tests.contract.chosen import shared_out
 
 NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=dt.timezone.utc)
 ALL = Selection(all=True)
 
 STORES = [
     "sqlite",
-    "duckdb",
     pytest.param("postgres", marks=pytest.mark.postgres),
-    pytest.param("mariadb", marks=pytest.mark.mariadb),
     pytest.param("kafka", marks=pytest.mark.kafka),
-    pytest.param("mysql", marks=pytest.mark.mysql),
+    *shared_out("duckdb", "mariadb", "mysql"),
 ]
 ROOMY = {"max.message.bytes": str(4 * 1024 * 1024), "retention.ms": "-1"}
 Opened = Callable[..., DeadLetterStore]

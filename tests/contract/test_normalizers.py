@@ -25,13 +25,13 @@ from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.functions.base import rejection_in
 from ematix_flow.strategies.functions.sqlite import read_iso, register
 from ematix_flow.strategies.projection import build_projection
+from tests.contract.chosen import shared_out
 
 ENGINES = (
     "duckdb",
     "sqlite",
     pytest.param("postgres", marks=pytest.mark.postgres),
-    pytest.param("mariadb", marks=pytest.mark.mariadb),
-    pytest.param("mysql", marks=pytest.mark.mysql),
+    *shared_out("mariadb", "mysql"),  # one dialect
     pytest.param("spark", marks=pytest.mark.spark),
 )
 UTC = dt.timezone.utc

@@ -19,6 +19,7 @@ from ematix_flow.spec.types import DataType
 from ematix_flow.strategies.row_hash import canonical_text, row_hash
 from ematix_flow.strategies.sql import aliased, column
 from ematix_flow.testing.loads import load_rows, new_load
+from tests.contract.chosen import shared_out
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-it-works" / "strategies.md"
 UTC = dt.timezone.utc
@@ -94,7 +95,7 @@ LACKING: dict[str, tuple[Any, ...]] = {
 LACKING["mariadb"] += (VALUES["json"][1][0], VALUES["jsonb"][1][0])
 
 
-@pytest.fixture(params=["sqlite", "duckdb", "postgres", "mariadb", "mysql"])
+@pytest.fixture(params=["sqlite", "duckdb", "postgres", *shared_out("mariadb", "mysql")])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> RelationalTarget:
     connection: Any
     if request.param == "sqlite":

@@ -20,12 +20,17 @@ from ematix_flow.state.records import LONGEST_OUTPUT, RunRecord
 from ematix_flow.state.runlog import RunLog
 from ematix_flow.state.runlog_objects import ObjectRunLog
 from ematix_flow.state.slots import Slot
+from tests.contract.chosen import shared_out
 from tests.contract.object_stores import OBJECTS, object_url
 from tests.services.gcs import GcsServer
 from tests.services.s3 import S3Server
 
 NOON = dt.datetime(2026, 5, 17, 12, 0, 0, 123456, tzinfo=dt.timezone.utc)
-KINDS = ("memory", "sqlite", "duckdb", "postgres", "mariadb", "mysql", "s3", "gcs", "azure")
+KINDS = [
+    *("memory", "sqlite", "postgres", "s3"),
+    *shared_out("duckdb", "mariadb", "mysql"),
+    *shared_out("gcs", "azure"),
+]
 
 
 @pytest.fixture(params=KINDS)

@@ -21,6 +21,7 @@ from ematix_flow.state.slots_memory import MemorySlots
 from ematix_flow.state.slots_objects import ObjectSlots
 from ematix_flow.state.slots_sql import SqlSlots
 from ematix_flow.state.sqlite_file import sqlite_engine
+from tests.contract.chosen import shared_out
 from tests.contract.object_stores import OBJECTS, object_url
 
 NOON = dt.datetime(2026, 3, 29, 12, tzinfo=dt.timezone.utc)
@@ -54,7 +55,10 @@ def server_engine(url: str, driver: str) -> sa.Engine:
 Opens = Callable[[Callable[[], dt.datetime] | None], SlotStore]
 
 
-@pytest.fixture(params=["memory", "sqlite", "duckdb", "postgres", "mariadb", *OBJECTS])
+STORES = ["memory", "sqlite", "postgres", "s3", *shared_out("duckdb", "mariadb"), *shared_out("gcs", "azure")]
+
+
+@pytest.fixture(params=STORES)
 def opens(request: pytest.FixtureRequest, tmp_path: Path) -> Opens:
     """Opens the same store anew, with a clock or with its own."""
     kind = request.param

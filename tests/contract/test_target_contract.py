@@ -16,6 +16,7 @@ from ematix_flow.spec.tables import TableSpec
 from ematix_flow.testing.contract import APPLY_POINTS, TargetContract
 from ematix_flow.testing.contract_merge import MergeContract
 from ematix_flow.testing.contract_scd2 import Scd2Contract
+from tests.contract.chosen import IN_EVERY_RUN
 from tests.reading import read_table
 
 
@@ -30,7 +31,12 @@ class TestSQLite(ReadBack):
         return open_backend(SQLiteConnection(name="target", path=str(tmp_path / "target.db")))
 
 
+@pytest.mark.sampled(0, of=3)
 class TestDuckDB(ReadBack):
+    """The statements are Postgres' but for types and functions; MariaDB runs another third."""
+
+    in_every_run = IN_EVERY_RUN
+
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Iterator[Backend]:
         path = str(tmp_path / "target.duckdb")

@@ -51,17 +51,17 @@ def check(seed: int, make_store: MakeStore = MemorySlots, **how: Any) -> World:
     return world
 
 
-@pytest.mark.parametrize("start", range(0, 1_000, 50))
-def test_a_thousand_courses_lose_and_double_no_slot(start: int) -> None:
+@pytest.mark.parametrize("start", range(0, 500, 50))
+def test_hundreds_of_courses_lose_and_double_no_slot(start: int) -> None:
     for seed in range(start, start + 50):
         check(seed)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("start", range(1_000, 101_000, 1_000))
+@pytest.mark.parametrize("start", range(0, 100_000, 1_000))
 def test_a_hundred_thousand_courses_lose_and_double_no_slot(start: int) -> None:
-    """An hour on two cores: ``make test ARGS='tests/simulation -m long'``."""
+    """An hour on two cores: ``make test-long ARGS=tests/simulation``."""
     for seed in range(start, start + 1_000):
         check(seed)
 
