@@ -1,5 +1,7 @@
 """What every test gets: a home, state and registry of its own; Spark and servers on demand.
 
+The workers of a run share one server of a kind: tests/services/shared.py.
+
 A test that asks for a server which cannot be had fails: it is never skipped.
 """
 
@@ -30,8 +32,8 @@ from tests.services import rabbitmq as rabbitmq_service
 from tests.services import registry as registry_service
 from tests.services import s3 as s3_service
 from tests.services import vault as vault_service
-from tests.services.certificates import make_certificates
 from tests.services.mysql_server import MySQLServer
+from tests.services.shared import Keeper, shared_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,13 +84,24 @@ MARKS = {
 }
 
 
-def pytest_configure() -> None:
+KEEPER = pytest.StashKey[Keeper]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Hypothesis measures each example's time, which says nothing on a busy machine."""
     from hypothesis import settings
 
     compile_once()
+    if getattr(config.option, "tx", None) and not hasattr(config, "workerinput"):
+        config.stash[KEEPER] = Keeper()
     settings.register_profile("busy", deadline=None)
     settings.load_profile("busy")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    keeper = config.stash.get(KEEPER, None)
+    if keeper is not None:
+        keeper.close()
 
 
 def compile_once() -> None:
@@ -119,6 +132,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(f"{item.nodeid} needs {', '.join(sorted(needed))}: it is no unit test")
         for mark in needed:
             item.add_marker(mark)
+    items[:] = in_order_of_start(items, getattr(config, "workerinput", {}).get("workercount", 1))
+
+
+def in_order_of_start(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """The tests so that xdist's ``worksteal`` has one Spark session for most of the run, and a short tail.
+
+    It deals each worker a stretch of equal length, and who is done takes from the end of the longest that is
+    left. So what uses the session begins the first stretch, and what is slow begins the second. The quick
+    tests behind them are what others take: Spark starts in a second worker only when nothing else is left.
+    """
+    if workers == 1:
+        return items
+    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
+    spark = [item for item in items if "spark" in getattr(item, "fixturenames", ())]
+    others = [item for item in items if "spark" not in getattr(item, "fixturenames", ())]
+    slow = [item for item in others if item.path in slow_files]
+    quick = [item for item in others if item.path not in slow_files]
+    fill = max(len(items) // workers - len(spark), 0)
+    return [*spark, *quick[:fill], *slow, *quick[fill:]]
 
 
 def real_cache() -> str:
@@ -189,7 +221,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[postgres_service.PostgresServer]:
     """The PostgreSQL server of this test run."""
-    with postgres_service.running_server() as server:
+    with shared_server("postgres") as server:
         yield server
 
 
@@ -233,7 +265,7 @@ def mysql_database(mysql: MySQLServer, request: pytest.FixtureRequest) -> Iterat
 @pytest.fixture(scope="session")
 def s3() -> Iterator[s3_service.S3Server]:
     """The S3 server of this test run."""
-    with s3_service.running_server() as server:
+    with shared_server("s3") as server:
         yield server
 
 
@@ -249,7 +281,7 @@ def s3_bucket(s3: s3_service.S3Server, request: pytest.FixtureRequest) -> Iterat
 @pytest.fixture(scope="session")
 def azure() -> Iterator[azure_service.AzureServer]:
     """The emulator of Azure Blob Storage of this test run."""
-    with azure_service.running_server() as server:
+    with shared_server("azure") as server:
         yield server
 
 
@@ -263,7 +295,7 @@ def azure_container(azure: azure_service.AzureServer, request: pytest.FixtureReq
 @pytest.fixture(scope="session")
 def gcs() -> Iterator[gcs_service.GcsServer]:
     """The emulator of Google Cloud Storage of this test run."""
-    with gcs_service.running_server() as server:
+    with shared_server("gcs") as server:
         yield server
 
 
@@ -277,7 +309,7 @@ def gcs_bucket(gcs: gcs_service.GcsServer, request: pytest.FixtureRequest) -> st
 @pytest.fixture(scope="session")
 def pubsub() -> Iterator[pubsub_service.PubSubServer]:
     """Google's Pub/Sub test server of this test run."""
-    with pubsub_service.running_server() as server:
+    with shared_server("pubsub") as server:
         yield server
 
 
@@ -291,14 +323,14 @@ def registry() -> Iterator[registry_service.RegistryServer]:
 @pytest.fixture(scope="session")
 def rabbitmq() -> Iterator[rabbitmq_service.RabbitMQServer]:
     """The RabbitMQ server of this test run."""
-    with rabbitmq_service.running_server(make_certificates) as server:
+    with shared_server("rabbitmq") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[kafka_service.KafkaServer]:
     """The Kafka broker of this test run."""
-    with kafka_service.running_server() as server:
+    with shared_server("kafka") as server:
         yield server
 
 
@@ -316,7 +348,7 @@ def pubsub_topic(
 @pytest.fixture(scope="session")
 def kinesis() -> Iterator[kinesis_service.KinesisServer]:
     """The Kinesis emulator of this test run."""
-    with kinesis_service.running_server() as server:
+    with shared_server("kinesis") as server:
         yield server
 
 

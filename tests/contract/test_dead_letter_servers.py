@@ -12,6 +12,9 @@ from ematix_flow.errors import CannotConnect, TargetFailed
 from ematix_flow.state.dead_letters import DeadLetter, Selection
 from tests.services.mysql_server import MySQLServer
 from tests.services.postgres import PostgresServer
+from tests.services.shared import private_server
+
+postgres = private_server("postgres")  # tests here stop it
 
 ALL = Selection(all=True)
 

@@ -15,6 +15,9 @@ from ematix_flow.spec.connections import KafkaConnection, PostgresConnection
 from ematix_flow.spec.streams import DeadLetterSpec, StreamSourceSpec, StreamSpec
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetterStore, Selection
 from tests.services.kafka import KafkaServer
+from tests.services.shared import private_server
+
+kafka = private_server("kafka")  # tests here stop it
 
 ALL = Selection(all=True)
 

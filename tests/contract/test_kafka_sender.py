@@ -24,6 +24,9 @@ from ematix_flow.errors import ConfigError, RowRejected, TargetFailed
 from ematix_flow.spec.connections.brokers import KafkaConnection
 from tests.contract.kafka_setup import WAYS, backend, outgoing, secured
 from tests.services.kafka import PASSWORD, KafkaServer
+from tests.services.shared import private_server
+
+kafka = private_server("kafka")  # tests here stop it
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -19,6 +19,9 @@ from tests.contract.postgres_setup import (
     staged,
 )
 from tests.services.postgres import PostgresServer
+from tests.services.shared import private_server
+
+postgres = private_server("postgres")  # tests here stop it
 
 BEFORE = ("apply.began", "apply.rows_written", "apply.ledger_written", "apply.before_commit")
 

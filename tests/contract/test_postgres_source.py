@@ -388,7 +388,7 @@ def test_a_connection_that_breaks_while_reading_is_a_source_failure(
             sql(
                 pg_database,
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'active'"
-                " AND application_name = 'ematix-flow reading'",
+                " AND application_name = 'ematix-flow reading' AND datname = current_database()",
             )
 
 

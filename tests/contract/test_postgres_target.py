@@ -42,6 +42,9 @@ from tests.contract.postgres_setup import (
     staged,
 )
 from tests.services.postgres import PostgresServer
+from tests.services.shared import private_server
+
+postgres = private_server("postgres")  # tests here stop it
 
 UTC = dt.timezone.utc
 D = decimal.Decimal

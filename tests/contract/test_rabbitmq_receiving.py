@@ -20,6 +20,9 @@ from ematix_flow.backends.streams import Reading
 from ematix_flow.errors import CannotConnect, SourceFailed
 from tests.contract.rabbitmq_setup import Target, backend, polled, receiving, until
 from tests.services.rabbitmq import RabbitMQServer
+from tests.services.shared import private_server
+
+rabbitmq = private_server("rabbitmq")  # tests here stop it
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 QUEUES = {"classic": {}, "quorum": {"x-queue-type": "quorum"}}

@@ -21,6 +21,9 @@ from ematix_flow.errors import CannotConnect, ConfigError, RowRejected, TargetFa
 from ematix_flow.spec.connections.brokers import RabbitMQConnection
 from tests.contract.rabbitmq_setup import backend, outgoing, polled, receiving
 from tests.services.rabbitmq import RabbitMQServer
+from tests.services.shared import private_server
+
+rabbitmq = private_server("rabbitmq")  # tests here stop it
 
 
 def sender(server: RabbitMQServer, place: str, **options: str) -> RabbitMQSender:

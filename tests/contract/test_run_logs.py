@@ -24,6 +24,9 @@ from tests.contract.chosen import shared_out
 from tests.contract.object_stores import OBJECTS, object_url
 from tests.services.gcs import GcsServer
 from tests.services.s3 import S3Server
+from tests.services.shared import private_server
+
+gcs = private_server("gcs")  # tests here stop it
 
 NOON = dt.datetime(2026, 5, 17, 12, 0, 0, 123456, tzinfo=dt.timezone.utc)
 KINDS = [

@@ -14,6 +14,9 @@ import psycopg
 import pytest
 
 from tests.services.postgres import PostgresServer
+from tests.services.shared import private_server
+
+postgres = private_server("postgres")  # tests here stop it
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -12,7 +12,11 @@ import pytest
 from ematix_flow.schedule.streams import RunningStream
 from tests.services.kafka import KafkaServer
 from tests.services.postgres import PostgresServer
+from tests.services.shared import private_server
 from tests.stream_runs import kafka_connection, produce, query, stream, warehouse
+
+postgres = private_server("postgres")  # tests here stop it
+kafka = private_server("kafka")  # tests here stop it
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.usefixtures("spark")]
 

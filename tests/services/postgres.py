@@ -122,6 +122,7 @@ class PostgresServer:
             "full_page_writes": "off",
             "wal_level": "logical",
             "max_prepared_transactions": "60",
+            "max_connections": "300",  # of all workers of a run
             **(settings or {}),
         }
         if certificates is not None:

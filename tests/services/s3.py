@@ -6,6 +6,7 @@ and HTTPS beside it when it is given certificates. What makes it fail is `s3_pro
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -164,10 +165,12 @@ class S3Server:
 
     @contextmanager
     def open_bucket(self) -> Iterator[str]:
-        """The bucket that anybody may use, emptied afterwards; for one test at a time."""
-        self.client().create_bucket(Bucket=OPEN_BUCKET)
-        yield OPEN_BUCKET
-        self.drop_bucket(OPEN_BUCKET)
+        """The bucket that anybody may use, emptied afterwards; for one test at a time, of all workers."""
+        with (self.folder / "open.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.client().create_bucket(Bucket=OPEN_BUCKET)
+            yield OPEN_BUCKET
+            self.drop_bucket(OPEN_BUCKET)
 
     def drop_bucket(self, name: str) -> None:
         """The bucket and all that is in it."""
